@@ -1,0 +1,224 @@
+"""The frozen picture that a decision is made over, and the plan that comes out.
+
+Everything here is plain data: integers in milli-GPU (1000 = one device), MiB and milli-cores; times are integer
+microseconds since the Unix epoch, UTC; ids are the database's integers. ``None`` means "not set", never 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from scheduling.core.fleet import Fleet
+
+Score = Literal["binpack", "spread", "fragmentation"]
+SCORES: tuple[Score, ...] = ("binpack", "spread", "fragmentation")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Request:
+    """What one task asks of one node. Equal requests are one *shape*: caches are keyed by it.
+
+    devices 0 is a CPU-only task. With devices k >= 1 each of k different devices of one node gives the same slice:
+    ``compute_milli`` (1..1000, None: follows from the memory on each device) and ``memory_mib`` (None: follows from
+    the compute on each device; a whole device always gives all its memory). At least one of the two is set.
+    """
+
+    devices: int = 0
+    compute_milli: int | None = None
+    memory_mib: int | None = None
+    cpu_milli: int = 0
+    host_memory_mib: int = 0
+    models: tuple[str, ...] = ()  # allowed accelerator models, sorted; () = any
+    vendors: tuple[str, ...] = ()  # allowed vendors, sorted; () = any
+    min_device_memory_mib: int = 0
+    node_selector: tuple[tuple[str, str], ...] = ()  # labels that the node must carry, sorted
+    team_id: int = 0  # set only in pools that forbid two teams on one device, where it is part of the shape
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceState:
+    """One device as the picture is built. ``compute_used``/``memory_used`` are what is bound on it now."""
+
+    id: int
+    index: int  # position in its node
+    model: str
+    vendor: str
+    memory_mib: int
+    healthy: bool = True
+    compute_used: int = 0
+    memory_used: int = 0
+    team_id: int = 0  # who holds slices of it, where the pool forbids sharing across teams; 0 = nobody
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """One node. ``schedulable``: ready and not cordoned. ``rank`` breaks every tie (lower first), unique in a pool."""
+
+    id: int
+    name: str
+    rank: int
+    cpu_milli: int
+    host_memory_mib: int
+    devices: tuple[DeviceState, ...]
+    schedulable: bool = True
+    cpu_used: int = 0
+    host_memory_used: int = 0
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where one task lands: a node (by id and position) and, of each chosen device, its slice. Nothing is taken by it."""
+
+    node: int  # position in the fleet
+    node_id: int
+    device_indexes: tuple[int, ...]  # positions in the node, ascending
+    device_ids: tuple[int, ...]
+    compute_milli: int  # of each device
+    memory_mib: tuple[int, ...]  # of each device, in the same order
+    cpu_milli: int
+    host_memory_mib: int
+
+    @property
+    def milli(self) -> int:
+        """What the slice counts against quotas and bills: milli-GPU over all its devices."""
+        return self.compute_milli * len(self.device_indexes)
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """A team's claim in one pool, in the pool's unit (milli-GPU, or milli-cores in a CPU pool)."""
+
+    guaranteed: int = 0
+    limit: int | None = None
+    weight: int = 1
+    reserved: int = 0
+    per_user_limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Team:
+    """A node of the tree. ``parent_id`` None: directly under the root. ``id`` order is age order."""
+
+    id: int
+    name: str
+    parent_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Tasks of one kind in a job: ``count`` wanted, at least ``min_count`` to start, ``placed`` already bound."""
+
+    name: str
+    count: int
+    min_count: int
+    request: Request
+    placed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PendingJob:
+    """A job with tasks to place: one that waits, or a running elastic one that wants more (``growing``)."""
+
+    id: int
+    team_id: int
+    user_id: int
+    pool_ids: tuple[int, ...]  # in order of preference
+    groups: tuple[Group, ...]
+    submitted_at: int  # microseconds
+    priority: int = 500
+    cluster_wide: bool = False
+    preemptible: bool = True
+    held: str | None = None  # why it is passed over: a held reason code, or None
+    held_numbers: Mapping[str, object] = field(default_factory=dict)
+    max_running_of_class: int | None = None  # cap on the team's running jobs of this class
+    priority_class: str = "normal"
+    growing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PoolState:
+    """One pool now. ``usage``: what each (team, user) holds, in the pool's unit, releasing devices included."""
+
+    id: int
+    name: str
+    fleet: Fleet
+    quotas: Mapping[int, Quota]  # by team id; a team without an entry has Quota()
+    usage: Mapping[tuple[int, int], int]
+    unit: Literal["gpu", "cpu"] = "gpu"
+    available: bool = True  # False: its engine is out of reach or the operator paused it
+    class_usage: Mapping[tuple[int, str], int] = field(default_factory=dict)  # (team, class) → running jobs
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All that a cycle decides over. ``now`` in microseconds."""
+
+    now: int
+    teams: tuple[Team, ...]
+    pools: tuple[PoolState, ...]
+    pending: tuple[PendingJob, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What an operator chose for the whole installation. Reclaim, reservation and topology options get their place here."""
+
+    max_starts: int | None = None  # bound on starts in one cycle; None = all that fit
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One team's numbers in one pool, its subtree included. Units of the pool."""
+
+    demand: int
+    guaranteed: int
+    deserved: int
+    allocated: int
+    limit: int | None
+    pending: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One "no": a code, the numbers that it saw, and the smallest change that would help where there is one.
+
+    ``numbers`` is JSON-ready (integers in the pool's unit, strings, lists). The text for people is
+    ``scheduling.core.reasons.message(reason)``.
+    """
+
+    code: str
+    numbers: Mapping[str, object] = field(default_factory=dict)
+    pool_id: int | None = None
+    helps: Mapping[str, object] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStart:
+    """One task of a started job: which group, and where."""
+
+    group: int  # position in PendingJob.groups
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A job (or the growth of one) that begins now, all its ``tasks`` together. ``rule`` and ``numbers`` go to the ledger."""
+
+    job_id: int
+    pool_id: int
+    tasks: tuple[TaskStart, ...]
+    rule: str
+    numbers: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a cycle decided, in order. Every pending job is in ``starts`` or has at least one reason, or both (growing)."""
+
+    starts: tuple[Start, ...]
+    reasons: Mapping[int, tuple[Reason, ...]]  # by job id
+    shares: Mapping[int, Mapping[int, Share]]  # pool id → team id → share
