@@ -1,0 +1,1 @@
+"""Jobs, tasks, allocations, and the scheduler."""

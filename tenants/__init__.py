@@ -1,0 +1,1 @@
+"""Users, teams, memberships, tokens and the permission policy."""

@@ -1,0 +1,1 @@
+"""Usage records, rates, money."""

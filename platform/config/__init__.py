@@ -1,0 +1,1 @@
+"""The Django project: settings, urls, the ASGI application, and what starts it all."""

@@ -1,0 +1,1 @@
+"""The event log that everything else is told by."""

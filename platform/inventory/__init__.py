@@ -1,0 +1,1 @@
+"""Pools, nodes, devices, accelerator models, engines."""

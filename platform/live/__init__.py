@@ -1,0 +1,1 @@
+"""The event relay and browser sockets."""

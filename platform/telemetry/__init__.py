@@ -1,0 +1,1 @@
+"""Utilization samples and roll-ups."""

@@ -1,0 +1,40 @@
+#!/usr/bin/env python
+"""Django's command line. Sees the source root ``platform/`` and honours ``--data DIR`` before settings are read."""
+
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent
+
+
+def take_data_option(argv: list[str]) -> list[str]:
+    """``argv`` without ``--data DIR``; the folder goes to the environment, because settings place the database in it."""
+    rest: list[str] = []
+    items = iter(argv)
+    for item in items:
+        if item == "--data":
+            folder = next(items, None)
+            if folder is None:
+                sys.exit("--data needs a folder")
+            os.environ["ALLOTMENT_DATA"] = str(Path(folder).resolve())
+        elif item.startswith("--data="):
+            os.environ["ALLOTMENT_DATA"] = str(Path(item.removeprefix("--data=")).resolve())
+        else:
+            rest.append(item)
+    return rest
+
+
+def main() -> None:
+    sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings.embedded")
+    argv = sys.argv
+    if len(argv) > 1 and argv[1] in {"up", "issue_token", "migrate", "shell", "replay"}:
+        argv = take_data_option(argv)
+    from django.core.management import execute_from_command_line
+
+    execute_from_command_line(argv)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""Decimals that stay exact on SQLite, which keeps numbers as binary floats: stored as text there, summed in Decimal."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+from django.db import models
+from django.db.backends.signals import connection_created
+from django.db.models import Aggregate
+
+
+class ExactDecimalField(models.DecimalField):
+    """NUMERIC on PostgreSQL, text on SQLite. Not for comparisons in SQL, which would compare texts there."""
+
+    def db_type(self, connection: Any) -> str | None:
+        return "text" if connection.vendor == "sqlite" else super().db_type(connection)
+
+    def get_db_prep_value(self, value: Any, connection: Any, prepared: bool = False) -> Any:
+        if value is None or connection.vendor != "sqlite":
+            return super().get_db_prep_value(value, connection, prepared)
+        return f"{self.to_python(value):f}"
+
+    def get_db_converters(self, connection: Any) -> list[Any]:
+        return [*super().get_db_converters(connection), _to_decimal]
+
+    def from_db_value(self, value: Any, expression: Any, connection: Any) -> Decimal | None:
+        return None if value is None else Decimal(str(value))
+
+
+def _to_decimal(value: Any, expression: Any, connection: Any) -> Decimal | None:
+    return value if value is None or isinstance(value, Decimal) else Decimal(str(value))
+
+
+class ExactSum(Aggregate):
+    """The exact sum of decimals or integers, 0 for no rows."""
+
+    function = "SUM"
+    output_field = ExactDecimalField(max_digits=60, decimal_places=12)
+
+    def as_sqlite(self, compiler: Any, connection: Any, **extra: Any) -> Any:
+        return super().as_sql(compiler, connection, function="exact_sum", **extra)
+
+    def as_sql(self, compiler: Any, connection: Any, **extra: Any) -> Any:
+        return super().as_sql(compiler, connection, **extra)
+
+
+class _Summing:
+    def __init__(self) -> None:
+        self.total = Decimal(0)
+
+    def step(self, value: Any) -> None:
+        if value is not None:
+            self.total += Decimal(str(value)) if not isinstance(value, int) else value
+
+    def finalize(self) -> str:
+        return f"{self.total:f}"
+
+
+def add_to_connection(connection: Any, **kwargs: Any) -> None:
+    if connection.vendor == "sqlite":
+        connection.connection.create_aggregate("exact_sum", 1, _Summing)
+
+
+connection_created.connect(add_to_connection, dispatch_uid="billing.exact")

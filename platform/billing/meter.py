@@ -1,0 +1,164 @@
+"""Metering: opens and closes usage records in the transaction that binds and frees devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+from django.conf import settings
+from django.db.models import F, Q
+
+from billing.exact import ExactSum
+from billing.rates import MICROSECOND, Price, RateCard, amount_of, seconds_between
+from scheduling.ports import Cost
+
+if TYPE_CHECKING:
+    from billing.models import UsageRecord
+    from scheduling.models import Allocation
+
+
+def rate_card() -> RateCard:
+    """All rates as they stand now."""
+    from billing.models import Rate
+
+    return RateCard(
+        (
+            Price(
+                rate.pk,
+                rate.pool_id,
+                rate.model_id,
+                rate.priority_class_id,
+                (rate.band_start, rate.band_end) if rate.band_start is not None and rate.band_end is not None else None,
+                rate.per_hour,
+                rate.effective_from,
+            )
+            for rate in Rate.objects.order_by("id")
+        ),
+        settings.BILLING_TIME_ZONE,
+    )
+
+
+class LedgerMeter:
+    """The meter that writes ``UsageRecord`` rows."""
+
+    def opened(self, allocations: Sequence[Allocation], at: datetime) -> None:
+        from billing.models import UsageRecord
+
+        UsageRecord.objects.bulk_create(
+            UsageRecord(
+                allocation_id=allocation.pk,
+                team_id=allocation.team_id,
+                user_id=allocation.user_id,
+                job_id=allocation.job_id,
+                pool_id=allocation.pool_id,
+                model_id=allocation.model_id,
+                milli=allocation.cpu_milli if allocation.pool.unit == "cpu" else allocation.milli,
+                started_at=at,
+            )
+            for allocation in allocations
+        )
+
+    def closed(self, allocations: Sequence[Allocation], at: datetime, *, waived: str = "") -> None:
+        from billing.models import UsageRecord
+
+        records = UsageRecord.objects.filter(
+            allocation_id__in=[allocation.pk for allocation in allocations], ended_at__isnull=True
+        ).annotate(class_id=F("job__priority_class_id"))
+        self._close(list(records.order_by("id")), at, waived=waived)
+
+    def cut(self, at: datetime) -> int:
+        """Every record open at ``at`` is closed there and goes on in a new one; returns how many. For month ends."""
+        from billing.models import UsageRecord
+
+        records = list(
+            UsageRecord.objects.filter(ended_at__isnull=True, started_at__lt=at)
+            .annotate(class_id=F("job__priority_class_id"))
+            .order_by("id")
+        )
+        self._close(records, at)
+        UsageRecord.objects.bulk_create(_copy(record, at) for record in records)
+        return len(records)
+
+    def _close(self, records: Sequence[UsageRecord], at: datetime, *, waived: str = "") -> None:
+        from billing.models import UsageRecord
+
+        if not records:
+            return
+        card = rate_card()
+        closing: list[UsageRecord] = []
+        further: list[UsageRecord] = []
+        for record in records:
+            # Clocks differ between machines: an end before the start is an empty span, never a negative one.
+            end = max(at, record.started_at)
+            first, *rest = card.segments(record.pool_id, record.model_id, record.class_id, record.started_at, end)
+            _fill(record, first.end, first.per_hour, waived)
+            closing.append(record)
+            for segment in rest:
+                more = _copy(record, segment.start)
+                _fill(more, segment.end, segment.per_hour, waived)
+                further.append(more)
+        UsageRecord.objects.bulk_update(closing, ["ended_at", "per_hour", "microseconds", "amount", "waived"], batch_size=500)
+        UsageRecord.objects.bulk_create(further)
+
+    def job_costs(self, job_ids: Iterable[int], now: datetime) -> Mapping[int, Cost]:
+        return costs(Q(job_id__in=list(job_ids)), "job_id", now)
+
+    def price_per_hour(self, pool_id: int, model_id: int | None, class_id: int, milli: int, now: datetime) -> Decimal:
+        price = rate_card().at(pool_id, model_id, class_id, now)
+        return Decimal(0) if price is None else price * milli / 1000
+
+
+def _fill(record: UsageRecord, end: datetime, per_hour: Decimal | None, waived: str) -> None:
+    record.ended_at = end
+    record.per_hour = per_hour
+    record.waived = waived
+    record.microseconds = (end - record.started_at) // MICROSECOND
+    record.amount = Decimal(0) if waived else amount_of(record.milli, record.started_at, end, per_hour)
+
+
+def _copy(record: UsageRecord, started_at: datetime) -> UsageRecord:
+    from billing.models import UsageRecord
+
+    return UsageRecord(
+        allocation_id=record.allocation_id,
+        team_id=record.team_id,
+        user_id=record.user_id,
+        job_id=record.job_id,
+        pool_id=record.pool_id,
+        model_id=record.model_id,
+        milli=record.milli,
+        started_at=started_at,
+    )
+
+
+def costs(where: Q, key: str, now: datetime) -> dict[int, Cost]:
+    """By ``key`` (a field of UsageRecord): what was used and what it costs up to ``now``, open records included."""
+    from billing.models import UsageRecord
+
+    found: dict[int, Cost] = {}
+    closed = UsageRecord.objects.filter(where, ended_at__isnull=False)
+    sums = closed.order_by().values(key).annotate(total=ExactSum("amount"), work=ExactSum(F("milli") * F("microseconds")))
+    for row in sums:
+        _add(found, row[key], row["total"], row["work"] / 1_000_000, running=False)
+    card: RateCard | None = None
+    for record in UsageRecord.objects.filter(where, ended_at__isnull=True).annotate(
+        class_id=F("job__priority_class_id")
+    ):
+        card = card or rate_card()
+        end = max(now, record.started_at)
+        amount = sum(
+            (
+                amount_of(record.milli, segment.start, segment.end, segment.per_hour)
+                for segment in card.segments(record.pool_id, record.model_id, record.class_id, record.started_at, end)
+            ),
+            Decimal(0),
+        )
+        _add(found, getattr(record, key), amount, record.milli * seconds_between(record.started_at, end), running=True)
+    return found
+
+
+def _add(found: dict[int, Cost], owner: int, amount: Decimal, milli_seconds: Decimal, *, running: bool) -> None:
+    before = found.get(owner, Cost(Decimal(0), Decimal(0), False))
+    found[owner] = Cost(before.amount + amount, before.milli_seconds + milli_seconds, before.running or running)

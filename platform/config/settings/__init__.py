@@ -1,0 +1,1 @@
+"""Settings: ``embedded`` (one machine, nothing installed), ``production``, ``test``; all on ``base``."""

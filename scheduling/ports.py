@@ -1,0 +1,43 @@
+"""What the scheduler needs from apps above it, as interfaces that they fill in when they load.
+
+``scheduling`` may not import ``billing``; yet a usage record opens and closes in the transaction that binds and frees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from scheduling.models import Allocation
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What was used and what it costs until a moment: exact, not rounded. ``milli_seconds``: milli-GPU × seconds."""
+
+    amount: Decimal
+    milli_seconds: Decimal
+    running: bool
+
+
+class Meter(Protocol):
+    """Keeps the accounts of allocations. All calls are made inside the caller's transaction."""
+
+    def opened(self, allocations: Sequence[Allocation], at: datetime) -> None:
+        """Each allocation has one open usage record that begins at ``at``."""
+
+    def closed(self, allocations: Sequence[Allocation], at: datetime, *, waived: str = "") -> None:
+        """No allocation has an open record; what was used until ``at`` is recorded, rate by rate. Again: nothing."""
+
+    def job_costs(self, job_ids: Iterable[int], now: datetime) -> Mapping[int, Cost]:
+        """The cost so far of each job, its open records counted up to ``now``; jobs without usage are left out."""
+
+    def price_per_hour(self, pool_id: int, model_id: int | None, class_id: int, milli: int, now: datetime) -> Decimal:
+        """What ``milli`` would cost an hour at the rate in force at ``now``."""
+
+
+meter: Meter
