@@ -1,0 +1,243 @@
+"""The one door for writes to the fleet. What is bound on it is written by the scheduler's services."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from django.db import IntegrityError
+from django.db.models import Max
+
+from events.errors import Conflict, Fault, Invalid
+from events.services import require_aware, unit_of_work
+from inventory.models import SLUG, AcceleratorModel, Device, EngineConnection, Node, Pool
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEntry:
+    """A node to be entered. ``devices``: (model, MiB, uuid) of each, by index."""
+
+    name: str
+    cpu_milli: int
+    host_memory_mib: int
+    devices: tuple[tuple[AcceleratorModel, int, str], ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+def _checked_slug(name: object, field_name: str = "name") -> str:
+    if not isinstance(name, str) or not SLUG.regex.match(name):
+        raise Invalid.at(field_name, f"{SLUG.message} 1 to 63 characters.", value=name)
+    return name
+
+
+def _checked_choice(value: str, choices: Sequence[str], field_name: str) -> str:
+    if value not in choices:
+        raise Invalid.at(field_name, "is not one of the allowed values", value=value, allowed=list(choices))
+    return value
+
+
+def set_accelerator_model(
+    name: str,
+    vendor: str,
+    memory_mib: int,
+    *,
+    family: str = "",
+    resource_name: str = "",
+    slicing: str = AcceleratorModel.Slicing.ANY,
+    slice_templates: Sequence[Mapping[str, Any]] = (),
+) -> AcceleratorModel:
+    """The model with this name exists and is so. Devices keep the memory that they were entered with."""
+    _checked_slug(name)
+    _checked_choice(vendor, AcceleratorModel.Vendor.values, "vendor")
+    _checked_choice(slicing, AcceleratorModel.Slicing.values, "slicing")
+    if not 0 < memory_mib < 2**31:
+        raise Invalid.at("memory_mib", "must be 1 or more", value=memory_mib)
+    model, _ = AcceleratorModel.objects.update_or_create(
+        name=name,
+        defaults={
+            "vendor": vendor,
+            "memory_mib": memory_mib,
+            "family": family,
+            "resource_name": resource_name,
+            "slicing": slicing,
+            "slice_templates": list(slice_templates),
+        },
+    )
+    return model
+
+
+def create_engine(name: str, kind: str, *, settings: Mapping[str, Any] | None = None) -> EngineConnection:
+    """A connection of this kind. Conflict if the name is taken."""
+    _checked_slug(name)
+    _checked_choice(kind, EngineConnection.Kind.values, "kind")
+    if EngineConnection.objects.filter(name=name).exists():
+        raise Conflict(f"There is already an engine '{name}'.", code="name_taken")
+    return EngineConnection.objects.create(name=name, kind=kind, settings=dict(settings or {}))
+
+
+def set_engine_state(engine: EngineConnection, state: str, now: datetime, message: str = "") -> None:
+    """What is known of the engine; an event only where it changed."""
+    with unit_of_work() as journal:
+        EngineConnection.objects.filter(pk=engine.pk).update(
+            state=state, state_message=message[:500], last_seen_at=now if state == "ok" else engine.last_seen_at
+        )
+        if engine.state != state:
+            journal.record("engine.state", now, engine=engine.name, before=engine.state, after=state, message=message)
+    engine.state = state
+
+
+POOL_OPTIONS = ("sharing", "share_across_teams", "placement", "step_milli", "half_life_s", "grace_s", "min_runtime_s")
+
+
+def create_pool(
+    name: str, engine: EngineConnection, now: datetime, *, unit: str = "gpu", actor_id: int | None = None, **options: Any
+) -> Pool:
+    """An empty pool. Invalid for an unknown option or value; Conflict if the name is taken."""
+    _checked_slug(name)
+    _checked_choice(unit, Pool.Unit.values, "unit")
+    _check_options(options)
+    pool = Pool(name=name, engine=engine, unit=unit, created_at=require_aware(now), **options)
+    try:
+        with unit_of_work() as journal:
+            pool.save()
+            journal.record("pool.created", now, pool_id=pool.pk, actor_id=actor_id, name=name)
+    except IntegrityError:
+        raise Conflict(f"There is already a pool '{name}'.", code="name_taken") from None
+    return pool
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    allowed = (*POOL_OPTIONS, "state", "description", "billing_start")
+    faults = [Fault(key, "is not an option of a pool", allowed=allowed) for key in options if key not in allowed]
+    choices = {
+        "sharing": Pool.Sharing.values,
+        "placement": Pool.Placement.values,
+        "state": Pool.State.values,
+        "billing_start": Pool.BillingStart.values,
+    }
+    for key, values in choices.items():
+        if key in options and options[key] not in values:
+            faults.append(Fault(key, "is not one of the allowed values", value=options[key], allowed=values))
+    if "step_milli" in options and not 1 <= options["step_milli"] <= 1000:
+        faults.append(Fault("step_milli", "must be 1 to 1000 milli", value=options["step_milli"]))
+    if faults:
+        raise Invalid(faults)
+
+
+def change_pool(pool: Pool, now: datetime, *, actor_id: int | None = None, **options: Any) -> Pool:
+    """The pool has these options (``name`` too: everything refers to it by id, so a rename breaks nothing)."""
+    name = options.pop("name", pool.name)
+    _checked_slug(name)
+    _check_options(options)
+    before = {key: getattr(pool, key) for key in options} | {"name": pool.name}
+    try:
+        with unit_of_work() as journal:
+            Pool.objects.filter(pk=pool.pk).update(name=name, **options)
+            after = {**options, "name": name}
+            changed = {key: [before[key], value] for key, value in after.items() if before[key] != value}
+            if changed:
+                journal.record("pool.changed", now, pool_id=pool.pk, actor_id=actor_id, changed=changed)
+    except IntegrityError:
+        raise Conflict(f"There is already a pool '{name}'.", code="name_taken") from None
+    pool.refresh_from_db()
+    return pool
+
+
+def add_nodes(pool: Pool, entries: Sequence[NodeEntry], now: datetime, *, actor_id: int | None = None) -> list[Node]:
+    """All entries are nodes of the pool, after those that it has, with their devices; or none is and an error tells."""
+    faults = []
+    names = [entry.name for entry in entries]
+    taken = set(Node.objects.filter(pool=pool, name__in=names).values_list("name", flat=True))
+    seen: set[str] = set()
+    for position, entry in enumerate(entries):
+        where = f"nodes[{position}]"
+        if not entry.name or len(entry.name) > 120:
+            faults.append(Fault(f"{where}.name", "must have 1 to 120 characters", value=entry.name))
+        if entry.name in taken or entry.name in seen:
+            faults.append(Fault(f"{where}.name", "there is already a node of this name in the pool", value=entry.name))
+        seen.add(entry.name)
+        if entry.cpu_milli < 0 or entry.host_memory_mib < 0:
+            faults.append(Fault(where, "CPU and memory are 0 or more"))
+        if any(memory <= 0 for _, memory, _ in entry.devices):
+            faults.append(Fault(f"{where}.devices", "a device has at least 1 MiB"))
+    if faults:
+        raise Invalid(faults)
+    with unit_of_work() as journal:
+        first = (Node.objects.filter(pool=pool).aggregate(last=Max("rank"))["last"] or 0) + 1
+        nodes = Node.objects.bulk_create(
+            Node(
+                pool=pool,
+                name=entry.name,
+                rank=first + position,
+                cpu_milli=entry.cpu_milli,
+                host_memory_mib=entry.host_memory_mib,
+                labels=dict(entry.labels),
+                created_at=require_aware(now),
+            )
+            for position, entry in enumerate(entries)
+        )
+        Device.objects.bulk_create(
+            Device(node=node, index=index, model=model, memory_mib=memory, uuid=uuid)
+            for node, entry in zip(nodes, entries, strict=True)
+            for index, (model, memory, uuid) in enumerate(entry.devices)
+        )
+        journal.record("nodes.added", now, pool_id=pool.pk, actor_id=actor_id, names=names[:100], count=len(nodes))
+    return nodes
+
+
+def set_node_state(
+    node: Node, state: str, now: datetime, *, reason: str = "", actor_id: int | None = None
+) -> None:
+    """The node is in this state; what runs on a cordoned one goes on. Setting it again changes nothing."""
+    _checked_choice(state, Node.State.values, "state")
+    with unit_of_work() as journal:
+        before = Node.objects.values_list("state", flat=True).get(pk=node.pk)
+        if before != state:
+            Node.objects.filter(pk=node.pk).update(state=state, state_reason=reason[:200])
+            journal.record(
+                "node.state",
+                now,
+                pool_id=node.pool_id,
+                node_id=node.pk,
+                actor_id=actor_id,
+                node=node.name,
+                before=before,
+                after=state,
+                reason=reason,
+            )
+    node.state = state
+
+
+def cordon(node: Node, now: datetime, *, reason: str = "", actor_id: int | None = None) -> None:
+    """Nothing new starts on the node; what runs there runs on."""
+    set_node_state(node, Node.State.CORDONED, now, reason=reason, actor_id=actor_id)
+
+
+def uncordon(node: Node, now: datetime, *, actor_id: int | None = None) -> None:
+    """The node takes work again."""
+    set_node_state(node, Node.State.READY, now, actor_id=actor_id)
+
+
+def set_device_health(
+    device: Device, health: str, now: datetime, *, reason: str = "", actor_id: int | None = None
+) -> None:
+    """The device is healthy or failed; a failed one gets no new work, what runs on it is left alone."""
+    _checked_choice(health, Device.Health.values, "health")
+    with unit_of_work() as journal:
+        before = Device.objects.values_list("health", flat=True).get(pk=device.pk)
+        if before != health:
+            Device.objects.filter(pk=device.pk).update(health=health, health_reason=reason[:200])
+            journal.record(
+                "device.health",
+                now,
+                pool_id=device.node.pool_id,
+                node_id=device.node_id,
+                actor_id=actor_id,
+                device_id=device.pk,
+                before=before,
+                after=health,
+                reason=reason,
+            )
+    device.health = health
