@@ -76,8 +76,8 @@ PACKAGES = (
         version="3.52.0",
         licence="MIT",
         files=tuple(f"icons/outline/{name}.svg" for name in ICONS),
-        note="A part of the outline set, one file an icon in `outline/`, and the same icons as symbols in `sprite.svg`: "
-        '`<svg class="icon"><use href="…/sprite.svg#cpu"/></svg>`. The line width is that of the outer element.',
+        note="A part of the outline set, one file an icon in `outline/`, and the same icons as symbols in "
+        '`sprite.svg`: `<svg class="icon"><use href="…/sprite.svg#cpu"/></svg>`. Its line width is the outer one.',
     ),
     Package(
         folder="htmx",
@@ -86,7 +86,7 @@ PACKAGES = (
         licence="0BSD",
         files=("dist/htmx.min.js",),
         note="The 2.x line, whose events and attributes the templates are written in. It evaluates text for `hx-on`, "
-        "`js:` values and event filters only: pages set `allowEval` to false in its configuration and use none of these.",
+        "`js:` values and event filters only: pages set `allowEval` to false in its configuration and use none.",
     ),
     Package(
         folder="plotly-basic",
@@ -94,8 +94,8 @@ PACKAGES = (
         version="4.1.1",
         licence="MIT",
         files=("plotly-basic.min.js",),
-        note="Scatter, bar and pie only. It has no WebGL traces, hence no shader compiler and no function constructors, "
-        "and runs under a content security policy without `unsafe-eval`.",
+        note="Scatter, bar and pie only. It has no WebGL traces, hence no shader compiler and no function "
+        "constructors, and runs under a content security policy without `unsafe-eval`.",
     ),
 )
 
