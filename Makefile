@@ -60,7 +60,7 @@ lint-imports: $(DEV_READY)
 	$(SOURCES) $(PY) -c "from importlinter.cli import lint_imports_command as lint; lint()" --no-logo
 
 lint-migrations: $(DEV_READY)
-	DJANGO_SETTINGS_MODULE=config.settings.test $(PY) manage.py makemigrations --check --dry-run
+	DJANGO_SETTINGS_MODULE=config.settings.test DATABASE_URL=sqlite://:memory: $(PY) manage.py makemigrations --check --dry-run
 
 lint-words:
 	.ci/words
