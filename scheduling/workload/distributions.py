@@ -38,7 +38,7 @@ class Durations:
         return min(max(exp(start + (end - start) * (u - low) / (high - low)), self.least), self.most)
 
     def mean(self) -> float:
-        """The mean of ``at(u)`` over u, exactly: each piece is log-uniform, its mean (b − a) ÷ ln(b/a) before the cut."""
+        """The mean of ``at(u)`` over u, exactly: a piece from a to b is log-uniform, of mean (b − a) ÷ ln(b/a)."""
         low, high = log(self.least), log(self.most)
         pieces = zip(self._parts, self._parts[1:], self._logs, self._logs[1:], strict=False)
         return sum((after - before) * _cut_mean(start, end, low, high) for before, after, start, end in pieces)

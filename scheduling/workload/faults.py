@@ -103,7 +103,7 @@ class Row:
         if number != number.to_integral_value():
             raise FieldError(field, self.values[field], "not a whole number")
         if not least <= number <= most:
-            message = "negative" if number < 0 <= least else f"not in {least} to {most}"
+            message = "negative" if number < 0 else f"not in {least} to {most}"
             raise FieldError(field, self.values[field], message)
         return int(number)
 

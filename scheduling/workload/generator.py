@@ -151,7 +151,7 @@ class Workload:
         return self.arrival_rate(self.capacity_milli, self.load)
 
     def jobs(
-        self, start_s: int | Decimal, *, first_number: int = 1, until_s: int | Decimal | None = None
+        self, start_s: float | Decimal, *, first_number: int = 1, until_s: float | Decimal | None = None
     ) -> Iterator[GeneratedJob]:
         """The jobs after ``start_s`` in order of time, until ``until_s`` (endless if None).
 
@@ -171,7 +171,7 @@ class Workload:
                 number += 1
 
     def already_running(
-        self, start_s: int | Decimal, *, fill: float = 0.9, first_number: int = 1
+        self, start_s: float | Decimal, *, fill: float = 0.9, first_number: int = 1
     ) -> list[GeneratedJob]:
         """Jobs as one would find them running at ``start_s`` in a cluster long in use, ``fill`` of the capacity.
 
@@ -193,7 +193,9 @@ class Workload:
                 too_large += 1
                 continue
             rest = max(shape.duration_s * random.random(), self._durations["cpu"].least)
-            found.append(self._dressed(random, shape, team, Decimal(start_s), rest, first_number + len(found)))
+            found.append(
+                self._dressed(random, shape, team, _milliseconds(float(start_s)), rest, first_number + len(found))
+            )
             milli += _milli(shape)
         return found
 
@@ -223,7 +225,7 @@ class Workload:
         platform = self.platforms[self._platform.at(random.random())]
         milli = platform.fitting(self._fractions.at(random.random()))
         duration_s = self._durations["slice"].at(random.random())
-        models = self._models(random, platform, tasks, 1)
+        models = self._models(random, platform, 1, 1)  # one replica is enough to start
         return _Shape("slice", kind, platform, tasks, 1, milli, duration_s, models)
 
     def _gang(self, random: np.random.Generator) -> _Shape:
