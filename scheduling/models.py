@@ -54,6 +54,13 @@ class Job(models.Model):
         BUDGET = "budget", "Held by a spent budget"
         DEPENDENCY = "dependency", "Waits for another job"
 
+    class Ending(models.TextChoices):
+        NONE = "", "Not ending"
+        SUCCEEDED = "succeeded", "Succeeded"
+        FAILED = "failed", "Failed"
+        CANCELLED = "cancelled", "Cancelled"
+        REQUEUE = "requeue", "Back to the queue"
+
     name = models.CharField(max_length=200, validators=[MinLengthValidator(1), MaxLengthValidator(200)])
     team = models.ForeignKey("tenants.Team", on_delete=models.PROTECT, related_name="jobs")
     user = models.ForeignKey("tenants.User", on_delete=models.PROTECT, related_name="jobs")
@@ -80,6 +87,9 @@ class Job(models.Model):
     state = models.CharField(max_length=10, choices=State, default=State.PENDING)
     version = models.PositiveIntegerField(default=0)
     hold = models.CharField(max_length=12, choices=Hold, default=Hold.NONE, blank=True)
+    # Once set, every allocation of the job is being stopped, and the last release brings it to this end.
+    ending = models.CharField(max_length=10, choices=Ending, default=Ending.NONE, blank=True)
+    ending_reason = models.CharField(max_length=40, blank=True)
     cancel_requested_at = models.DateTimeField(null=True, blank=True)
     submitted_at = models.DateTimeField()
     started_at = models.DateTimeField(null=True, blank=True, help_text="when the current or last attempt began to run")
@@ -91,7 +101,9 @@ class Job(models.Model):
     estimated_start = models.DateTimeField(null=True, blank=True)
     # The request in figures that lists sort and filter by: all tasks together.
     tasks_wanted = models.PositiveIntegerField()
-    milli_wanted = models.BigIntegerField(help_text="milli-GPU of all tasks; memory-only slices count at their smallest")
+    milli_wanted = models.BigIntegerField(
+        help_text="milli-GPU of all tasks; memory-only slices count at their smallest"
+    )
 
     class Meta:
         ordering: ClassVar = ["-submitted_at", "-id"]
@@ -99,7 +111,9 @@ class Job(models.Model):
             models.Index(fields=["team", "-submitted_at", "-id"], name="job_by_team_newest"),
             models.Index(fields=["-submitted_at", "-id"], name="job_newest"),
             models.Index(
-                fields=["pool", "state"], condition=Q(state__in=["pending", "starting", "running"]), name="job_unfinished"
+                fields=["pool", "state"],
+                condition=Q(state__in=["pending", "starting", "running"]),
+                name="job_unfinished",
             ),
         ]
         constraints: ClassVar = [
@@ -220,7 +234,9 @@ class Allocation(models.Model):
             models.Index(fields=["team", "bound_at"], name="allocation_by_team"),
         ]
         constraints: ClassVar = [
-            models.UniqueConstraint(fields=["task"], condition=~Q(state="released"), name="one_live_allocation_of_a_task"),
+            models.UniqueConstraint(
+                fields=["task"], condition=~Q(state="released"), name="one_live_allocation_of_a_task"
+            ),
             models.CheckConstraint(
                 condition=Q(state="released", released_at__isnull=False)
                 | Q(~Q(state="released"), released_at__isnull=True),
@@ -285,7 +301,9 @@ class SubmissionKey(models.Model):
 
     user = models.ForeignKey("tenants.User", on_delete=models.CASCADE, related_name="submission_keys")
     key = models.CharField(max_length=200)
-    digest = models.CharField(max_length=64, help_text="of the request body: the same key with another body is an error")
+    digest = models.CharField(
+        max_length=64, help_text="of the request body: the same key with another body is an error"
+    )
     job_ids = models.JSONField(default=list)
     created_at = models.DateTimeField()
 

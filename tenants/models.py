@@ -71,7 +71,8 @@ class Team(models.Model):
             models.UniqueConstraint(fields=["name_key"], condition=Q(deleted_at__isnull=True), name="team_name_once"),
             models.CheckConstraint(condition=~Q(parent=F("id")), name="team_is_not_its_own_parent"),
             models.CheckConstraint(
-                condition=Q(state="deleted", deleted_at__isnull=False) | Q(~Q(state="deleted"), deleted_at__isnull=True),
+                condition=Q(state="deleted", deleted_at__isnull=False)
+                | Q(~Q(state="deleted"), deleted_at__isnull=True),
                 name="team_deleted_has_a_time",
             ),
         ]

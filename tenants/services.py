@@ -86,7 +86,9 @@ def deactivate_user(user: User, now: datetime, *, actor_id: int | None = None) -
 def record_sign_out(user: User, session_key: str | None, now: datetime) -> None:
     """Tells every process that this browser session ended, so that its sockets close. Keeps only a digest of the key."""
     with unit_of_work() as journal:
-        journal.record("session.ended", now, actor_id=user.pk, user_id=user.pk, session=session_digest(session_key or ""))
+        journal.record(
+            "session.ended", now, actor_id=user.pk, user_id=user.pk, session=session_digest(session_key or "")
+        )
 
 
 def session_digest(session_key: str) -> str:
@@ -140,9 +142,7 @@ def move_team(team: Team, parent: Team | None, now: datetime, *, actor_id: int |
         journal.record("team.moved", now, team_id=team.pk, actor_id=actor_id, before=before, after=parent and parent.pk)
 
 
-def set_membership(
-    user: User, team: Team, role: str, now: datetime, *, actor_id: int | None = None
-) -> Membership:
+def set_membership(user: User, team: Team, role: str, now: datetime, *, actor_id: int | None = None) -> Membership:
     """The user has exactly this role in the team."""
     if role not in Membership.Role.values:
         raise Invalid.at("role", "is not a role", value=role, allowed=Membership.Role.values)

@@ -13,23 +13,23 @@ from django.db.models import Aggregate
 class ExactDecimalField(models.DecimalField):
     """NUMERIC on PostgreSQL, text on SQLite. Not for comparisons in SQL, which would compare texts there."""
 
+    def get_internal_type(self) -> str:
+        # Not "DecimalField": for that the SQLite backend converts what it reads as a float.
+        return "ExactDecimalField"
+
     def db_type(self, connection: Any) -> str | None:
-        return "text" if connection.vendor == "sqlite" else super().db_type(connection)
+        return "text" if connection.vendor == "sqlite" else f"numeric({self.max_digits}, {self.decimal_places})"
+
+    def cast_db_type(self, connection: Any) -> str | None:
+        return self.db_type(connection)
 
     def get_db_prep_value(self, value: Any, connection: Any, prepared: bool = False) -> Any:
         if value is None or connection.vendor != "sqlite":
-            return super().get_db_prep_value(value, connection, prepared)
+            return value if value is None else self.to_python(value)
         return f"{self.to_python(value):f}"
-
-    def get_db_converters(self, connection: Any) -> list[Any]:
-        return [*super().get_db_converters(connection), _to_decimal]
 
     def from_db_value(self, value: Any, expression: Any, connection: Any) -> Decimal | None:
         return None if value is None else Decimal(str(value))
-
-
-def _to_decimal(value: Any, expression: Any, connection: Any) -> Decimal | None:
-    return value if value is None or isinstance(value, Decimal) else Decimal(str(value))
 
 
 class ExactSum(Aggregate):

@@ -99,7 +99,9 @@ class LedgerMeter:
                 more = _copy(record, segment.start)
                 _fill(more, segment.end, segment.per_hour, waived)
                 further.append(more)
-        UsageRecord.objects.bulk_update(closing, ["ended_at", "per_hour", "microseconds", "amount", "waived"], batch_size=500)
+        UsageRecord.objects.bulk_update(
+            closing, ["ended_at", "per_hour", "microseconds", "amount", "waived"], batch_size=500
+        )
         UsageRecord.objects.bulk_create(further)
 
     def job_costs(self, job_ids: Iterable[int], now: datetime) -> Mapping[int, Cost]:
@@ -139,7 +141,9 @@ def costs(where: Q, key: str, now: datetime) -> dict[int, Cost]:
 
     found: dict[int, Cost] = {}
     closed = UsageRecord.objects.filter(where, ended_at__isnull=False)
-    sums = closed.order_by().values(key).annotate(total=ExactSum("amount"), work=ExactSum(F("milli") * F("microseconds")))
+    sums = (
+        closed.order_by().values(key).annotate(total=ExactSum("amount"), work=ExactSum(F("milli") * F("microseconds")))
+    )
     for row in sums:
         _add(found, row[key], row["total"], row["work"] / 1_000_000, running=False)
     card: RateCard | None = None

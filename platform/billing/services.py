@@ -5,10 +5,11 @@ from __future__ import annotations
 from datetime import datetime, time
 from decimal import Decimal
 
+from django.conf import settings
+
 from billing.meter import LedgerMeter
 from billing.models import Rate
 from billing.rates import month_start
-from django.conf import settings
 from events.errors import Invalid
 from events.services import require_aware, unit_of_work
 from inventory.models import AcceleratorModel, Pool

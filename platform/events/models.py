@@ -21,7 +21,9 @@ class Event(models.Model):
     pool_id = models.BigIntegerField(null=True, blank=True)
     job_id = models.BigIntegerField(null=True, blank=True)
     node_id = models.BigIntegerField(null=True, blank=True)
-    actor_id = models.BigIntegerField(null=True, blank=True, help_text="The user who caused it; empty for the scheduler.")
+    actor_id = models.BigIntegerField(
+        null=True, blank=True, help_text="The user who caused it; empty for the scheduler."
+    )
     data = models.JSONField(default=dict)
 
     class Meta:

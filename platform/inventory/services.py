@@ -92,7 +92,13 @@ POOL_OPTIONS = ("sharing", "share_across_teams", "placement", "step_milli", "hal
 
 
 def create_pool(
-    name: str, engine: EngineConnection, now: datetime, *, unit: str = "gpu", actor_id: int | None = None, **options: Any
+    name: str,
+    engine: EngineConnection,
+    now: datetime,
+    *,
+    unit: str = "gpu",
+    actor_id: int | None = None,
+    **options: Any,
 ) -> Pool:
     """An empty pool. Invalid for an unknown option or value; Conflict if the name is taken."""
     _checked_slug(name)
@@ -187,9 +193,7 @@ def add_nodes(pool: Pool, entries: Sequence[NodeEntry], now: datetime, *, actor_
     return nodes
 
 
-def set_node_state(
-    node: Node, state: str, now: datetime, *, reason: str = "", actor_id: int | None = None
-) -> None:
+def set_node_state(node: Node, state: str, now: datetime, *, reason: str = "", actor_id: int | None = None) -> None:
     """The node is in this state; what runs on a cordoned one goes on. Setting it again changes nothing."""
     _checked_choice(state, Node.State.values, "state")
     with unit_of_work() as journal:

@@ -10,7 +10,9 @@ from django.db import models
 class DeviceReading(models.Model):
     """The latest that is known of a device. ``compute_milli`` 0..1000 is busy time, None when the device does not say."""
 
-    device = models.OneToOneField("inventory.Device", primary_key=True, on_delete=models.CASCADE, related_name="reading")
+    device = models.OneToOneField(
+        "inventory.Device", primary_key=True, on_delete=models.CASCADE, related_name="reading"
+    )
     at = models.DateTimeField(db_index=True)
     compute_milli = models.PositiveSmallIntegerField(null=True, blank=True)
     memory_mib = models.PositiveIntegerField(null=True, blank=True)
@@ -74,9 +76,7 @@ class JobSample(models.Model):
     memory_mib = models.BigIntegerField(null=True, blank=True)
 
     class Meta:
-        constraints: ClassVar = [
-            models.UniqueConstraint(fields=["job", "resolution_s", "at"], name="job_sample_once")
-        ]
+        constraints: ClassVar = [models.UniqueConstraint(fields=["job", "resolution_s", "at"], name="job_sample_once")]
 
     def __str__(self) -> str:
         return f"{self.job_id} at {self.at}"

@@ -1,0 +1,1 @@
+"""The only writers of jobs, tasks, allocations and decisions."""

@@ -1,0 +1,372 @@
+"""The cycle: snapshot → decide → commit. One transaction commits a plan; what changed meanwhile is left out of it."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import IntegrityError, connection
+from django.db.models import F
+
+from events.services import Journal, unit_of_work
+from inventory.models import Device, Node
+from scheduling import ports
+from scheduling.core import model as core
+from scheduling.core import reasons as core_reasons
+from scheduling.core.decide import decide
+from scheduling.models import Allocation, AllocationDevice, Decision, Job, SchedulerLease, Task
+from scheduling.services import lease as leases
+from scheduling.services.picture import Picture
+
+MOST_FIGURES = 500  # rows whose reasons differ in figures only, refreshed by one cycle
+ANY_STATE = (Job.State.PENDING, Job.State.STARTING, Job.State.RUNNING)
+
+
+@dataclass(frozen=True, slots=True)
+class CycleResult:
+    """What a cycle did. ``started`` counts jobs, ``considered`` the pending ones it looked at."""
+
+    started: int = 0
+    considered: int = 0
+    conflicts: int = 0
+    seconds: float = 0.0
+    plan: core.Plan | None = None
+
+
+@dataclass
+class Scheduler:
+    """A scheduler process: holds a lease and a picture, and runs cycles. ``reason_interval``: how often the figures
+    in a waiting job's reasons are refreshed in the database where only the figures changed."""
+
+    holder: str
+    policy: core.Policy = field(default_factory=core.Policy)
+    reason_interval: timedelta = timedelta(0)
+    lease: leases.Lease | None = None
+    picture: Picture = field(default_factory=Picture)
+    last_plan: core.Plan | None = None
+    _decided: tuple[int, int] = (-1, -1)
+    _told: dict[int, tuple[datetime, tuple[core.Reason, ...]]] = field(default_factory=dict)
+
+    def lead(self, now: datetime) -> bool:
+        """Whether this scheduler leads at ``now``; on becoming the leader its picture is read anew."""
+        if self.lease is None:
+            self.lease = leases.acquire(self.holder, now)
+            if self.lease is not None:
+                self.picture = Picture()
+                self.picture.load(now)
+                self._told.clear()
+        return self.lease is not None
+
+    def keep(self, now: datetime) -> None:
+        """The lease runs on though there was nothing to decide. Raises LostLease."""
+        assert self.lease is not None
+        leases.renew(self.lease, now)
+
+    def stand_down(self) -> None:
+        """Another may lead at once."""
+        if self.lease is not None:
+            leases.give_up(self.lease)
+            self.lease = None
+
+    def cycle(self, now: datetime, *, force: bool = False) -> CycleResult:
+        """One cycle at ``now``. Without ``force`` nothing is decided where nothing changed since the last one.
+
+        Raises LostLease, with nothing committed, where another leads. A commit that the database refuses (something
+        changed behind the picture) rolls back whole; the picture is read anew for the next cycle.
+        """
+        assert self.lease is not None
+        begun = time.perf_counter()
+        changed = self.picture.refresh(now)
+        if not changed and not force:
+            return CycleResult()
+        self.picture.relearn()
+        snapshot = self.picture.snapshot(now)
+        plan = decide(snapshot, self.policy)
+        try:
+            started, conflicts = self._commit(plan, now, begun)
+        except IntegrityError:
+            self.picture.load(now)
+            return CycleResult(conflicts=len(plan.starts), considered=len(snapshot.pending))
+        except leases.LostLease:
+            self.lease = None
+            raise
+        self.last_plan = plan
+        if conflicts:
+            self.picture.load(now)
+        seconds = time.perf_counter() - begun
+        return CycleResult(started, len(snapshot.pending), conflicts, seconds, plan)
+
+    def _commit(self, plan: core.Plan, now: datetime, begun: float) -> tuple[int, int]:
+        assert self.lease is not None
+        reasons = self._reasons_to_tell(plan, now)
+        if not plan.starts and not reasons:
+            return 0, 0
+        with unit_of_work() as journal:
+            cycle = leases.renew(self.lease, now)
+            good = _still_good(plan.starts)
+            bound = _bind(good, self.picture, cycle, now, journal)
+            changed = {job_id for job_id, found in reasons.items() if self._codes_differ(job_id, found)}
+            _tell(reasons, changed, self.picture, now, journal)
+            spent = int((time.perf_counter() - begun) * 1000)
+            SchedulerLease.objects.filter(name=leases.NAME).update(cycle_ms=spent)
+        for start, ids in zip(good, bound, strict=True):
+            self.picture.bound(start, ids)
+            self._told.pop(start.job_id, None)
+        for job_id, found in reasons.items():
+            self._told[job_id] = (now, found)
+        return len(good), len(plan.starts) - len(good)
+
+    def _codes_differ(self, job_id: int, found: tuple[core.Reason, ...]) -> bool:
+        told = self._told.get(job_id)
+        return told is None or [reason.code for reason in told[1]] != [reason.code for reason in found]
+
+    def _reasons_to_tell(self, plan: core.Plan, now: datetime) -> dict[int, tuple[core.Reason, ...]]:
+        """Reasons that differ from those last told; where only figures differ, not more often than the interval."""
+        due: dict[int, tuple[core.Reason, ...]] = {}
+        figures: list[tuple[datetime, int]] = []
+        for job_id, found in plan.reasons.items():
+            told = self._told.get(job_id)
+            if told is not None:
+                when, before = told
+                if before == found:
+                    continue
+                if [reason.code for reason in before] == [reason.code for reason in found]:
+                    if now - when >= self.reason_interval:
+                        figures.append((when, job_id))
+                    continue
+            due[job_id] = found
+        # A long queue's figures are told a part at a time, those that were told longest ago first.
+        for _, job_id in sorted(figures)[:MOST_FIGURES]:
+            due[job_id] = plan.reasons[job_id]
+        for gone in [job_id for job_id in self._told if job_id not in plan.reasons]:
+            del self._told[gone]
+        return due
+
+
+def _still_good(starts: Sequence[core.Start]) -> list[core.Start]:
+    """The starts whose jobs still wait and whose nodes and devices are still in service, their rows locked."""
+    if not starts:
+        return []
+    job_ids = [start.job_id for start in starts]
+    jobs = {
+        job.pk
+        for job in Job.objects.select_for_update()
+        .filter(pk__in=job_ids, state__in=ANY_STATE, ending="", hold="")
+        .only("pk")
+        .order_by("pk")
+    }
+    node_ids = {task.placement.node_id for start in starts for task in start.tasks}
+    nodes = set(
+        Node.objects.select_for_update()
+        .filter(pk__in=node_ids, state=Node.State.READY)
+        .order_by("pk")
+        .values_list("pk", flat=True)
+    )
+    device_ids = {device for start in starts for task in start.tasks for device in task.placement.device_ids}
+    failed = set(
+        Device.objects.filter(pk__in=device_ids, health=Device.Health.FAILED).values_list("pk", flat=True)
+    )
+    return [
+        start
+        for start in starts
+        if start.job_id in jobs
+        and all(
+            task.placement.node_id in nodes and failed.isdisjoint(task.placement.device_ids) for task in start.tasks
+        )
+    ]
+
+
+def _bind(
+    starts: Sequence[core.Start], picture: Picture, cycle: int, now: datetime, journal: Journal
+) -> list[list[int]]:
+    """The starts' tasks hold their devices: accounts, allocations, usage, ledger and events. Ids by start, in order."""
+    if not starts:
+        return []
+    take_devices([task.placement for start in starts for task in start.tasks], 1)
+    tasks = _tasks_for(starts)
+    allocations: list[Allocation] = []
+    for start, own in zip(starts, tasks, strict=True):
+        job = picture.pending[start.job_id]
+        pool = picture.pools[start.pool_id]
+        for task_start, task_id in zip(start.tasks, own, strict=True):
+            placement = task_start.placement
+            model = pool.devices[placement.device_ids[0]][1] if placement.device_ids else None
+            allocations.append(
+                Allocation(
+                    task_id=task_id,
+                    job_id=job.id,
+                    team_id=job.team_id,
+                    user_id=job.user_id,
+                    pool_id=start.pool_id,
+                    node_id=placement.node_id,
+                    model_id=model,
+                    milli=placement.milli,
+                    compute_milli=placement.compute_milli if placement.device_ids else 0,
+                    cpu_milli=placement.cpu_milli,
+                    host_memory_mib=placement.host_memory_mib,
+                    bound_at=now,
+                )
+            )
+    allocations = Allocation.objects.bulk_create(allocations)
+    placements = [task.placement for start in starts for task in start.tasks]
+    AllocationDevice.objects.bulk_create(
+        AllocationDevice(
+            allocation_id=allocation.pk,
+            device_id=device_id,
+            compute_milli=placement.compute_milli,
+            memory_mib=memory,
+        )
+        for allocation, placement in zip(allocations, placements, strict=True)
+        for device_id, memory in zip(placement.device_ids, placement.memory_mib, strict=True)
+    )
+    Task.objects.filter(pk__in=[task_id for own in tasks for task_id in own]).update(state=Task.State.STARTING)
+    _start_jobs(starts, picture)
+    _open_usage(allocations, now)
+    _record(starts, picture, cycle, now, journal)
+    ids = iter(allocation.pk for allocation in allocations)
+    return [[next(ids) for _ in start.tasks] for start in starts]
+
+
+def _start_jobs(starts: Sequence[core.Start], picture: Picture) -> None:
+    by_pool: dict[int, list[int]] = defaultdict(list)
+    for start in starts:
+        if not picture.pending[start.job_id].growing:
+            by_pool[start.pool_id].append(start.job_id)
+    for pool_id, job_ids in sorted(by_pool.items()):
+        Job.objects.filter(pk__in=job_ids, state=Job.State.PENDING).update(
+            state=Job.State.STARTING, pool_id=pool_id, reasons=[], estimated_start=None, version=F("version") + 1
+        )
+
+
+def _tasks_for(starts: Sequence[core.Start]) -> list[list[int]]:
+    """For each start the ids of the waiting tasks that it places, group by group, lowest index first."""
+    waiting: dict[tuple[int, int], list[int]] = defaultdict(list)
+    rows = Task.objects.filter(job_id__in=[start.job_id for start in starts], state=Task.State.PENDING)
+    for task_id, job_id, position in rows.order_by("-job_id", "-index").values_list("id", "job_id", "group__position"):
+        waiting[(job_id, position)].append(task_id)
+    return [[waiting[(start.job_id, task.group)].pop() for task in start.tasks] for start in starts]
+
+
+def take_devices(placements: Sequence[core.Placement], sign: int) -> None:
+    """The accounts of nodes and devices grow (sign 1) or shrink (-1) by the placements. The database refuses too much."""
+    devices: dict[int, list[int]] = defaultdict(lambda: [0, 0])
+    nodes: dict[int, list[int]] = defaultdict(lambda: [0, 0])
+    for placement in placements:
+        for device_id, memory in zip(placement.device_ids, placement.memory_mib, strict=True):
+            devices[device_id][0] += sign * placement.compute_milli
+            devices[device_id][1] += sign * memory
+        nodes[placement.node_id][0] += sign * placement.cpu_milli
+        nodes[placement.node_id][1] += sign * placement.host_memory_mib
+    change_accounts(devices, nodes)
+
+
+def change_accounts(devices: Mapping[int, Sequence[int]], nodes: Mapping[int, Sequence[int]]) -> None:
+    """Adds (compute, memory) to devices and (CPU, host memory) to nodes; rows in order of id, so that two never
+    deadlock. Raises IntegrityError where a device or node would hold more than it has, or less than nothing."""
+    with connection.cursor() as cursor:
+        if nodes:
+            cursor.executemany(
+                "UPDATE inventory_node SET cpu_allocated_milli = cpu_allocated_milli + %s, "
+                "host_memory_allocated_mib = host_memory_allocated_mib + %s WHERE id = %s",
+                [(*nodes[key], key) for key in sorted(nodes) if any(nodes[key])],
+            )
+        if devices:
+            cursor.executemany(
+                "UPDATE inventory_device SET compute_allocated_milli = compute_allocated_milli + %s, "
+                "memory_allocated_mib = memory_allocated_mib + %s WHERE id = %s",
+                [(*devices[key], key) for key in sorted(devices)],
+            )
+
+
+def _open_usage(allocations: Sequence[Allocation], now: datetime) -> None:
+    from inventory.models import Pool
+
+    pools = Pool.objects.in_bulk({allocation.pool_id for allocation in allocations})
+    for allocation in allocations:
+        allocation.pool = pools[allocation.pool_id]
+    ports.meter.opened(
+        [each for each in allocations if each.pool.billing_start == Pool.BillingStart.BOUND], now
+    )
+
+
+def _record(
+    starts: Sequence[core.Start], picture: Picture, cycle: int, now: datetime, journal: Journal
+) -> None:
+    decisions = []
+    devices: dict[int, set[int]] = defaultdict(set)
+    for start in starts:
+        job = picture.pending[start.job_id]
+        devices[start.pool_id].update(device for task in start.tasks for device in task.placement.device_ids)
+        decisions.append(
+            Decision(
+                at=now,
+                cycle=cycle,
+                kind=Decision.Kind.GROW if job.growing else Decision.Kind.START,
+                job_id=job.id,
+                team_id=job.team_id,
+                pool_id=start.pool_id,
+                rule=start.rule,
+                numbers=dict(start.numbers),
+            )
+        )
+        common: dict[str, Any] = {"team_id": job.team_id, "pool_id": start.pool_id, "job_id": job.id}
+        if job.growing:
+            journal.record("job.grew", now, **common, tasks=len(start.tasks))
+        else:
+            journal.record("job.state", now, **common, before=Job.State.PENDING, state=Job.State.STARTING)
+    Decision.objects.bulk_create(decisions)
+    for pool_id, ids in sorted(devices.items()):
+        journal.record("fleet.changed", now, pool_id=pool_id, devices=sorted(ids))
+
+
+def reason_json(reason: core.Reason, unit: str) -> dict[str, Any]:
+    """A reason as it is stored and told: its code, a sentence, its numbers and what would help."""
+    return {
+        "code": reason.code,
+        "message": core_reasons.message(reason, unit),
+        "numbers": dict(reason.numbers),
+        "helps": dict(reason.helps) if reason.helps else None,
+    }
+
+
+def _tell(
+    reasons: Mapping[int, tuple[core.Reason, ...]],
+    changed: set[int],
+    picture: Picture,
+    now: datetime,
+    journal: Journal,
+) -> None:
+    """The waiting jobs' rows carry these reasons; of those in ``changed`` (other codes) their readers hear."""
+    if not reasons:
+        return
+    rows = []
+    for job_id, found in reasons.items():
+        job = picture.pending.get(job_id)
+        if job is None or job.growing:
+            continue
+        unit = _unit(picture, job.pool_ids[0])
+        rows.append((job, [reason_json(reason, unit) for reason in found]))
+    Job.objects.filter(state=Job.State.PENDING).bulk_update(
+        [Job(pk=job.id, reasons=told) for job, told in rows], ["reasons"], batch_size=200
+    )
+    for job, told in rows:
+        if job.id not in changed:
+            continue
+        journal.record(
+            "job.reasons",
+            now,
+            team_id=job.team_id,
+            pool_id=job.pool_ids[0],
+            job_id=job.id,
+            state=Job.State.PENDING,
+            reasons=[{"code": each["code"], "message": each["message"]} for each in told],
+        )
+
+
+def _unit(picture: Picture, pool_id: int) -> str:
+    pool = picture.pools.get(pool_id)
+    return pool.unit if pool is not None else "gpu"

@@ -1,0 +1,484 @@
+"""The scheduler's picture of pools, teams and jobs: loaded from the database, then kept up by the event log.
+
+The picture is never the truth: a commit checks everything again in its transaction, and ``check`` compares the two.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+
+from django.db.models import Count, F, Max, Q, QuerySet
+
+from events.models import Event
+from inventory.models import Device, Node, Pool
+from quotas.selectors import as_core, next_change, quotas_in_force
+from scheduling.core import model as core
+from scheduling.core.fleet import Fleet
+from scheduling.core.fragmentation import typical_shapes
+from scheduling.models import Allocation, AllocationDevice, Job, PriorityClass, Task, TaskGroup
+from scheduling.states import JOB_ACTIVE, JOB_ENDED
+from tenants.models import Team
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+# The published fragmentation score learns from what is asked; from how many recent requests of the pool.
+TYPICAL_REQUESTS = 2000
+RELEARN_AFTER = 2000
+FIRST_LEARN = 100
+
+# Events after which parts of the picture are read anew. Our own commits are applied as they are made.
+FLEET_EVENTS = ("nodes.added", "node.state", "device.health", "pool.created", "pool.changed", "engine.state")
+CLAIM_EVENTS = ("quota.set", "quota.removed", "quota.expired", "team.created", "team.moved", "team.changed")
+JOB_EVENTS = (
+    "job.submitted",
+    "job.state",
+    "job.held",
+    "job.released",
+    "job.priority",
+    "job.stopping",
+    "job.requeued",
+    "job.changed",
+)
+
+
+def microseconds(moment: datetime) -> int:
+    """Microseconds since the epoch: how the core tells time."""
+    return (moment - EPOCH) // MICROSECOND
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What one live allocation holds."""
+
+    pool_id: int
+    placement: core.Placement
+    team_id: int
+    user_id: int
+    job_id: int
+    charge: int
+
+
+@dataclass
+class PoolPicture:
+    """One pool as the core sees it, and what changes it."""
+
+    id: int
+    name: str
+    unit: str
+    available: bool
+    fleet: Fleet
+    score: core.Score
+    share_across_teams: bool
+    step_milli: int
+    quotas: dict[int, core.Quota] = field(default_factory=dict)
+    usage: dict[tuple[int, int], int] = field(default_factory=lambda: defaultdict(int))
+    class_usage: dict[tuple[int, str], int] = field(default_factory=lambda: defaultdict(int))
+    devices: dict[int, tuple[int, int]] = field(default_factory=dict)  # device id → (node id, model id)
+    learned_from: int = 0  # how many requests what is typical was learned from
+    requests_seen: int = 0  # since what is typical was learned
+
+    def state(self) -> core.PoolState:
+        return core.PoolState(
+            id=self.id,
+            name=self.name,
+            fleet=self.fleet,
+            quotas=self.quotas,
+            usage=self.usage,
+            unit="cpu" if self.unit == Pool.Unit.CPU else "gpu",
+            available=self.available,
+            class_usage=self.class_usage,
+        )
+
+
+class Picture:
+    """All of it. ``refresh`` brings it up to the database's last event; ``bound`` applies an own commit."""
+
+    def __init__(self) -> None:
+        self.seq = -1
+        self.pools: dict[int, PoolPicture] = {}
+        self.teams: tuple[core.Team, ...] = ()
+        self.pending: dict[int, core.PendingJob] = {}
+        self.held: dict[int, Held] = {}
+        self.job_class: dict[int, tuple[int, int, str]] = {}  # job → (pool, team, class) that counts against a cap
+        self.job_live: dict[int, int] = defaultdict(int)  # job → its live allocations
+        self.claims_change_at: datetime | None = None
+        self.generation = 0
+
+    # -- loading -------------------------------------------------------------------------------------------------
+
+    def load(self, now: datetime) -> None:
+        """The picture is the database's, as of its last event."""
+        # The sequence first: what commits between the two reads is read twice, never missed.
+        self.seq = Event.objects.aggregate(last=Max("seq"))["last"] or 0
+        self.held.clear()
+        self.job_class.clear()
+        self.job_live.clear()
+        self._load_claims(now)
+        self.pools = {}
+        self._load_pools(Pool.objects.all())
+        self.pending = {}
+        self._load_jobs(Job.objects.filter(_waiting()))
+        self.generation += 1
+
+    def refresh(self, now: datetime) -> bool:
+        """Brings the picture up to the last event; returns whether anything changed."""
+        if self.seq < 0:
+            self.load(now)
+            return True
+        rows = list(
+            Event.objects.filter(seq__gt=self.seq).order_by("seq").values_list("seq", "kind", "pool_id", "job_id", "data")
+        )
+        changed = self._claims_due(now)
+        if not rows:
+            return changed
+        fleets: set[int] = set()
+        jobs: set[int] = set()
+        claims = False
+        everything = False
+        for _, kind, pool_id, job_id, data in rows:
+            if kind == "allocations.released":
+                self.released(data["ids"])
+                changed = True
+            elif kind == "job.state" and data.get("state") in JOB_ACTIVE:
+                continue  # an own commit, or a start that changes no claim
+            elif kind == "job.state" and data.get("state") in JOB_ENDED:
+                self.pending.pop(job_id, None)
+                jobs.discard(job_id)
+                changed = True
+            elif kind in JOB_EVENTS and job_id is not None:
+                jobs.add(job_id)
+            elif kind in FLEET_EVENTS:
+                everything = everything or pool_id is None
+                fleets.add(pool_id or 0)
+            elif kind in CLAIM_EVENTS:
+                claims = True
+            elif kind == "priority_class.set":
+                everything = True
+        self.seq = rows[-1][0]
+        if everything:
+            self.load(now)
+            return True
+        if claims:
+            self._load_claims(now)
+            for pool in self.pools.values():
+                pool.quotas = self._quotas_of(pool.id)
+        if fleets:
+            self._reload_pools(fleets)
+        if jobs:
+            for job_id in jobs:
+                self.pending.pop(job_id, None)
+            for chunk in _chunks(sorted(jobs), 500):
+                self._load_jobs(Job.objects.filter(_waiting(), pk__in=chunk))
+        changed = changed or claims or bool(fleets) or bool(jobs)
+        if changed:
+            self.generation += 1
+        return changed
+
+    def _claims_due(self, now: datetime) -> bool:
+        if self.claims_change_at is None or now < self.claims_change_at:
+            return False
+        self._load_claims(now)
+        for pool in self.pools.values():
+            pool.quotas = self._quotas_of(pool.id)
+        self.generation += 1
+        return True
+
+    def _load_claims(self, now: datetime) -> None:
+        rows = Team.objects.filter(Q(deleted_at=None) | Q(allocations__released_at=None)).distinct().order_by("id")
+        self.teams = tuple(core.Team(team.pk, team.slug, team.parent_id) for team in rows)
+        self._claims: dict[int, dict[int, core.Quota]] = defaultdict(dict)
+        for (pool_id, team_id), row in quotas_in_force(now).items():
+            self._claims[pool_id][team_id] = as_core(row)
+        self.claims_change_at = next_change(now)
+
+    def _quotas_of(self, pool_id: int) -> dict[int, core.Quota]:
+        return dict(self._claims.get(pool_id, {}))
+
+    def _reload_pools(self, pool_ids: Iterable[int]) -> None:
+        ids = set(pool_ids)
+        for allocation_id in [key for key, held in self.held.items() if held.pool_id in ids]:
+            held = self.held.pop(allocation_id)
+            self.job_class.pop(held.job_id, None)
+            self.job_live.pop(held.job_id, None)
+        for pool_id in ids:
+            self.pools.pop(pool_id, None)
+        self._load_pools(Pool.objects.filter(pk__in=ids))
+
+    def _load_pools(self, pools: QuerySet[Pool]) -> None:
+        for pool in pools.select_related("engine").order_by("name"):
+            nodes, devices = _node_states(pool)
+            score: core.Score = pool.placement  # type: ignore[assignment]
+            typical, seen = _typical(pool) if score == "fragmentation" else ((), 0)
+            fleet = Fleet(
+                nodes,
+                score=score,
+                step_milli=pool.step_milli,
+                exclusive=pool.sharing == Pool.Sharing.EXCLUSIVE,
+                typical=typical,
+            )
+            self.pools[pool.pk] = PoolPicture(
+                id=pool.pk,
+                name=pool.name,
+                unit=pool.unit,
+                available=pool.state == Pool.State.ACTIVE and pool.engine.enabled and pool.engine.state != "lost",
+                fleet=fleet,
+                score=score,
+                share_across_teams=pool.share_across_teams,
+                step_milli=pool.step_milli,
+                quotas=self._quotas_of(pool.pk),
+                devices=devices,
+                learned_from=seen,
+            )
+            self._load_held(pool.pk)
+
+    def _load_held(self, pool_id: int) -> None:
+        pool = self.pools[pool_id]
+        slices: dict[int, list[AllocationDevice]] = defaultdict(list)
+        for row in AllocationDevice.objects.filter(
+            allocation__pool_id=pool_id, allocation__released_at__isnull=True
+        ).order_by("allocation_id", "device__index"):
+            slices[row.allocation_id].append(row)
+        live = Allocation.objects.filter(pool_id=pool_id, released_at__isnull=True).annotate(
+            class_name=F("job__priority_class__name")
+        )
+        for row in live.order_by("id"):
+            own = slices.get(row.pk, [])
+            placement = pool.fleet.placement_on(
+                row.node_id,
+                tuple(each.device_id for each in own),
+                row.compute_milli,
+                tuple(each.memory_mib for each in own),
+                row.cpu_milli,
+                row.host_memory_mib,
+            )
+            pool.fleet.take(placement, row.team_id)
+            self._count(row.pk, Held(pool_id, placement, row.team_id, row.user_id, row.job_id, charge(pool, placement)))
+            self._count_class(row.job_id, pool_id, row.team_id, row.class_name)
+
+    def _load_jobs(self, jobs: QuerySet[Job]) -> None:
+        rows = list(jobs.select_related("priority_class").order_by("id"))
+        groups: dict[int, list[TaskGroup]] = defaultdict(list)
+        ids = [job.pk for job in rows]
+        growing = [job.pk for job in rows if job.state != Job.State.PENDING]
+        placed: dict[int, int] = {}
+        for chunk in _chunks(ids, 500):
+            for group in TaskGroup.objects.filter(job_id__in=chunk).order_by("job_id", "position"):
+                groups[group.job_id].append(group)
+        for chunk in _chunks(growing, 500):
+            placed.update(
+                Task.objects.filter(job_id__in=chunk)
+                .exclude(state=Task.State.PENDING)
+                .order_by()
+                .values_list("group_id")
+                .annotate(count=Count("id"))
+            )
+        for job in rows:
+            found = self._pending_job(job, groups[job.pk], placed)
+            if found is not None:
+                self.pending[job.pk] = found
+
+    def _pending_job(
+        self, job: Job, groups: Sequence[TaskGroup], placed: Mapping[int, int]
+    ) -> core.PendingJob | None:
+        growing = job.state != Job.State.PENDING
+        if growing and (job.ending or all(placed.get(group.pk, 0) >= group.count for group in groups)):
+            return None
+        pools = (job.pool_id,) if growing else tuple(job.pool_ids)
+        apart = any(pool_id in self.pools and not self.pools[pool_id].share_across_teams for pool_id in pools)
+        return core.PendingJob(
+            id=job.pk,
+            team_id=job.team_id,
+            user_id=job.user_id,
+            pool_ids=pools,
+            groups=tuple(
+                core.Group(
+                    name=group.name,
+                    count=group.count,
+                    min_count=group.min_count,
+                    request=request_of(group, job.team_id if apart else 0),
+                    placed=placed.get(group.pk, 0) if growing else 0,
+                )
+                for group in groups
+            ),
+            submitted_at=microseconds(job.submitted_at),
+            priority=job.priority_class.value if job.priority_value is None else job.priority_value,
+            cluster_wide=job.priority_class.cluster_wide,
+            preemptible=job.preemptible,
+            held=job.hold or None,
+            max_running_of_class=job.priority_class.max_jobs_per_team,
+            priority_class=job.priority_class.name,
+            growing=growing,
+        )
+
+    def relearn(self) -> None:
+        """Pools placed by fragmentation learn anew what is typical, once enough requests came since the last time."""
+        due = [
+            pool.id
+            for pool in self.pools.values()
+            if pool.score == "fragmentation" and pool.requests_seen >= (RELEARN_AFTER if pool.learned_from else FIRST_LEARN)
+        ]
+        if due:
+            self._reload_pools(due)
+
+    # -- keeping up ------------------------------------------------------------------------------------------------
+
+    def _count(self, allocation_id: int, held: Held) -> None:
+        pool = self.pools[held.pool_id]
+        self.held[allocation_id] = held
+        pool.usage[(held.team_id, held.user_id)] += held.charge
+        self.job_live[held.job_id] += 1
+
+    def _count_class(self, job_id: int, pool_id: int, team_id: int, class_name: str) -> None:
+        if job_id not in self.job_class:
+            self.job_class[job_id] = (pool_id, team_id, class_name)
+            self.pools[pool_id].class_usage[(team_id, class_name)] += 1
+
+    def bound(self, start: core.Start, allocation_ids: Sequence[int]) -> None:
+        """An own commit: the start's tasks hold their placements now, under these ids, in this order."""
+        job_id, pool_id = start.job_id, start.pool_id
+        job = self.pending[job_id]
+        pool = self.pools[pool_id]
+        placed = [group.placed for group in job.groups]
+        for allocation_id, task in zip(allocation_ids, start.tasks, strict=True):
+            pool.fleet.take(task.placement, job.team_id)
+            amount = charge(pool, task.placement)
+            self._count(allocation_id, Held(pool_id, task.placement, job.team_id, job.user_id, job_id, amount))
+            placed[task.group] += 1
+        self._count_class(job_id, pool_id, job.team_id, job.priority_class)
+        pool.requests_seen += len(allocation_ids)
+        del self.pending[job_id]
+        if any(count < group.count for count, group in zip(placed, job.groups, strict=True)):
+            groups = tuple(replace(group, placed=count) for group, count in zip(job.groups, placed, strict=True))
+            self.pending[job_id] = replace(job, groups=groups, growing=True, pool_ids=(pool_id,))
+
+    def released(self, allocation_ids: Iterable[int]) -> None:
+        """These allocations hold nothing any more; unknown ones are passed over."""
+        for allocation_id in allocation_ids:
+            held = self.held.pop(allocation_id, None)
+            if held is None:
+                continue
+            pool = self.pools.get(held.pool_id)
+            if pool is None:
+                continue
+            pool.fleet.give_back(held.placement)
+            key = (held.team_id, held.user_id)
+            pool.usage[key] -= held.charge
+            if not pool.usage[key]:
+                del pool.usage[key]
+            self._uncount_class(held.job_id)
+
+    def _uncount_class(self, job_id: int) -> None:
+        self.job_live[job_id] -= 1
+        if self.job_live[job_id] > 0:
+            return
+        del self.job_live[job_id]
+        if job_id not in self.job_class:
+            return
+        pool_id, team_id, class_name = self.job_class.pop(job_id)
+        pool = self.pools.get(pool_id)
+        if pool is not None:
+            pool.class_usage[(team_id, class_name)] -= 1
+
+    def snapshot(self, now: datetime) -> core.Snapshot:
+        """The picture as the core decides over it."""
+        return core.Snapshot(
+            now=microseconds(now),
+            teams=self.teams,
+            pools=tuple(self.pools[pool_id].state() for pool_id in sorted(self.pools)),
+            pending=tuple(self.pending[job_id] for job_id in sorted(self.pending)),
+        )
+
+    def check(self) -> list[str]:
+        """Where the picture and the database differ, device by device; empty is good. For tests and the watchdog."""
+        differences = []
+        for pool in self.pools.values():
+            held: dict[int, int] = defaultdict(int)
+            for each in self.held.values():
+                if each.pool_id == pool.id:
+                    for device_id in each.placement.device_ids:
+                        held[device_id] += each.placement.compute_milli
+            rows = Device.objects.filter(node__pool_id=pool.id).values_list("id", "compute_allocated_milli")
+            differences += [
+                f"device {device_id}: {in_database} in the database, {held[device_id]} in the picture"
+                for device_id, in_database in rows
+                if in_database != held[device_id]
+            ]
+        return differences
+
+
+def _waiting() -> Q:
+    """Jobs that may want a placement: those that wait, and elastic ones that run with tasks still waiting."""
+    elastic = Q(state__in=["starting", "running"], ending="", tasks__state=Task.State.PENDING)
+    return Q(pk__in=Job.objects.filter(state=Job.State.PENDING).values("pk")) | Q(
+        pk__in=Job.objects.filter(elastic).values("pk")
+    )
+
+
+def _chunks(ids: Sequence[int], size: int) -> Iterable[Sequence[int]]:
+    return (ids[start : start + size] for start in range(0, len(ids), size))
+
+
+def charge(pool: PoolPicture, placement: core.Placement) -> int:
+    """What a placement counts against quotas, in the pool's unit."""
+    return placement.cpu_milli if pool.unit == Pool.Unit.CPU else placement.milli
+
+
+def request_of(group: TaskGroup, team_id: int = 0) -> core.Request:
+    """What each task of the group asks of a node; ``team_id`` where the pool keeps teams apart on a device."""
+    return core.Request(
+        devices=group.devices,
+        compute_milli=group.compute_milli,
+        memory_mib=group.memory_mib,
+        cpu_milli=group.cpu_milli,
+        host_memory_mib=group.host_memory_mib,
+        models=tuple(group.models_allowed),
+        vendors=tuple(group.vendors_allowed),
+        min_device_memory_mib=group.min_device_memory_mib,
+        node_selector=tuple(sorted(group.node_selector.items())),
+        team_id=team_id,
+    )
+
+
+def _node_states(pool: Pool) -> tuple[list[core.NodeState], dict[int, tuple[int, int]]]:
+    """The pool's nodes as the core takes them, free of allocations (those are counted one by one), and its devices."""
+    by_node: dict[int, list[core.DeviceState]] = defaultdict(list)
+    devices: dict[int, tuple[int, int]] = {}
+    for device in Device.objects.filter(node__pool=pool).select_related("model").order_by("node_id", "index"):
+        devices[device.pk] = (device.node_id, device.model_id)
+        by_node[device.node_id].append(
+            core.DeviceState(
+                id=device.pk,
+                index=device.index,
+                model=device.model.name,
+                vendor=device.model.vendor,
+                memory_mib=device.memory_mib,
+                healthy=device.health == Device.Health.OK,
+            )
+        )
+    nodes = [
+        core.NodeState(
+            id=node.pk,
+            name=node.name,
+            rank=node.rank,
+            cpu_milli=node.cpu_milli,
+            host_memory_mib=node.host_memory_mib,
+            devices=tuple(by_node[node.pk]),
+            schedulable=node.state == Node.State.READY,
+            labels=tuple(sorted((str(key), str(value)) for key, value in node.labels.items())),
+        )
+        for node in Node.objects.filter(pool=pool).order_by("rank")
+    ]
+    return nodes, devices
+
+
+def _typical(pool: Pool) -> tuple[tuple, int]:
+    """Typical requests learned from the pool's most recent jobs, and how many requests there were."""
+    recent = list(Job.objects.filter(pool=pool).order_by("-id").values_list("pk", flat=True)[:TYPICAL_REQUESTS])
+    counts: dict[core.Request, int] = defaultdict(int)
+    for chunk in _chunks(sorted(recent), 500):
+        for group in TaskGroup.objects.filter(job_id__in=chunk).order_by("job_id", "position"):
+            counts[request_of(group)] += group.count
+    return typical_shapes(sorted(counts.items(), key=str)), len(recent)

@@ -1,0 +1,269 @@
+"""What engines report becomes states, freed devices and closed usage: in one transaction, each report once.
+
+A report about an allocation that is already released changes nothing, whatever the order in which reports arrive.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from django.db.models import F
+
+from events.services import Journal, unit_of_work
+from inventory.models import Pool
+from scheduling import ports
+from scheduling.engines.base import Report
+from scheduling.models import Allocation, AllocationDevice, Job, Task
+from scheduling.services.cycle import change_accounts
+from scheduling.states import JOB_MOVES, check_move
+
+# Ends that are the platform's doing, not the job's: it goes back to the queue and no retry is used up.
+PLATFORM_ENDS = frozenset({"node_lost", "lost_at_start"})
+
+
+def record_reports(reports: Sequence[Report], now: datetime) -> int:
+    """Every report is true in the database; returns how many changed something. ``now`` is when they are recorded."""
+    if not reports:
+        return 0
+    with unit_of_work() as journal:
+        ids = [report.allocation_id for report in reports]
+        jobs = _locked_jobs(ids)
+        allocations = {
+            allocation.pk: allocation
+            for allocation in Allocation.objects.select_for_update()
+            .filter(pk__in=ids, released_at__isnull=True)
+            .order_by("pk")
+        }
+        return _Recording(jobs, allocations, now, journal).record(reports)
+
+
+def _locked_jobs(allocation_ids: Sequence[int]) -> dict[int, Job]:
+    """The jobs of these allocations, their rows locked in order of id, always before those of allocations."""
+    job_ids = set(Allocation.objects.filter(pk__in=allocation_ids).values_list("job_id", flat=True))
+    return {job.pk: job for job in Job.objects.select_for_update().filter(pk__in=job_ids).order_by("pk")}
+
+
+class _Recording:
+    """One transaction's worth of reports, gathered first and written in bulk."""
+
+    def __init__(self, jobs: dict[int, Job], allocations: dict[int, Allocation], now: datetime, journal: Journal):
+        self.jobs = jobs
+        self.allocations = allocations
+        self.now = now
+        self.journal = journal
+        self.started: list[Allocation] = []
+        self.ended: list[tuple[Allocation, Report]] = []
+        self.touched: dict[int, None] = {}
+
+    def record(self, reports: Sequence[Report]) -> int:
+        for report in reports:
+            allocation = self.allocations.get(report.allocation_id)
+            if allocation is None or allocation.state == Allocation.State.RELEASED:
+                continue
+            self.touched[allocation.job_id] = None
+            if report.kind == "started":
+                self._start(allocation, report)
+            else:
+                self._end(allocation, report)
+        self._write_started()
+        self._write_ended()
+        for job_id in self.touched:
+            self._settle(self.jobs[job_id])
+        return len(self.started) + len(self.ended)
+
+    def _moment(self, allocation: Allocation, report: Report) -> datetime:
+        """When it was true, by our clock: an engine's may be ahead or behind, never before the binding or after now."""
+        earliest = allocation.running_at or allocation.bound_at
+        return max(earliest, min(report.at, self.now))
+
+    def _start(self, allocation: Allocation, report: Report) -> None:
+        if allocation.running_at is not None:
+            return
+        allocation.running_at = self._moment(allocation, report)
+        if allocation.state == Allocation.State.BOUND:
+            allocation.state = Allocation.State.RUNNING
+        self.started.append(allocation)
+
+    def _end(self, allocation: Allocation, report: Report) -> None:
+        allocation.released_at = self._moment(allocation, report)
+        allocation.state = Allocation.State.RELEASED
+        allocation.exit_code = report.exit_code
+        allocation.end_reason = (report.reason or ("exited" if report.exit_code is not None else "ended"))[:40]
+        self.ended.append((allocation, report))
+
+    def _write_started(self) -> None:
+        if not self.started:
+            return
+        Allocation.objects.bulk_update(self.started, ["state", "running_at"], batch_size=200)
+        Task.objects.filter(pk__in=[each.task_id for each in self.started], state=Task.State.STARTING).update(
+            state=Task.State.RUNNING
+        )
+        pools = Pool.objects.in_bulk({each.pool_id for each in self.started})
+        billed: dict[datetime, list[Allocation]] = defaultdict(list)
+        for each in self.started:
+            each.pool = pools[each.pool_id]
+            if each.pool.billing_start == Pool.BillingStart.RUNNING:
+                assert each.running_at is not None
+                billed[each.running_at].append(each)
+        for moment, own in sorted(billed.items()):
+            ports.meter.opened(own, moment)
+
+    def _write_ended(self) -> None:
+        if not self.ended:
+            return
+        gone = [allocation for allocation, _ in self.ended]
+        Allocation.objects.bulk_update(
+            gone, ["state", "running_at", "released_at", "exit_code", "end_reason"], batch_size=200
+        )
+        self._free(gone)
+        by_moment: dict[tuple[datetime, str], list[Allocation]] = defaultdict(list)
+        for allocation in gone:
+            assert allocation.released_at is not None
+            by_moment[(allocation.released_at, _waiver(allocation))].append(allocation)
+        for (moment, waived), own in sorted(by_moment.items()):
+            ports.meter.closed(own, moment, waived=waived)
+        self._end_tasks()
+        by_pool: dict[int, list[int]] = defaultdict(list)
+        for allocation in gone:
+            by_pool[allocation.pool_id].append(allocation.pk)
+        for pool_id, ids in sorted(by_pool.items()):
+            self.journal.record("allocations.released", self.now, pool_id=pool_id, ids=sorted(ids))
+
+    def _free(self, gone: Iterable[Allocation]) -> None:
+        devices: dict[int, list[int]] = defaultdict(lambda: [0, 0])
+        nodes: dict[int, list[int]] = defaultdict(lambda: [0, 0])
+        pools: dict[int, set[int]] = defaultdict(set)
+        pool_of = {allocation.pk: allocation.pool_id for allocation in gone}
+        for allocation in gone:
+            nodes[allocation.node_id][0] -= allocation.cpu_milli
+            nodes[allocation.node_id][1] -= allocation.host_memory_mib
+        for row in AllocationDevice.objects.filter(allocation_id__in=list(pool_of)):
+            devices[row.device_id][0] -= row.compute_milli
+            devices[row.device_id][1] -= row.memory_mib
+            pools[pool_of[row.allocation_id]].add(row.device_id)
+        change_accounts(devices, nodes)
+        for pool_id, ids in sorted(pools.items()):
+            self.journal.record("fleet.changed", self.now, pool_id=pool_id, devices=sorted(ids))
+
+    def _end_tasks(self) -> None:
+        by_state: dict[tuple[str, int | None], list[int]] = defaultdict(list)
+        for allocation, report in self.ended:
+            by_state[(self._task_state(allocation, report), report.exit_code)].append(allocation.task_id)
+        for (state, exit_code), ids in by_state.items():
+            Task.objects.filter(pk__in=ids).update(state=state, exit_code=exit_code)
+
+    def _task_state(self, allocation: Allocation, report: Report) -> str:
+        job = self.jobs[allocation.job_id]
+        if report.exit_code == 0 and job.ending in (Job.Ending.NONE, Job.Ending.SUCCEEDED):
+            return Task.State.SUCCEEDED
+        if job.ending in (Job.Ending.CANCELLED, Job.Ending.REQUEUE) or report.reason == "stopped":
+            return Task.State.CANCELLED if job.ending == Job.Ending.CANCELLED else Task.State.PENDING
+        if report.reason == "time_limit" and job.kind == Job.Kind.INTERACTIVE:
+            return Task.State.SUCCEEDED
+        return Task.State.FAILED
+
+    # -- what it means for the job ----------------------------------------------------------------------------------
+
+    def _settle(self, job: Job) -> None:
+        ended = [(allocation, report) for allocation, report in self.ended if allocation.job_id == job.pk]
+        if job.ending == Job.Ending.NONE:
+            self._judge(job, ended)
+        if self._has_live(job):
+            self._note_running(job)
+        elif job.ending != Job.Ending.NONE:
+            self._finish(job)
+
+    def _has_live(self, job: Job) -> bool:
+        return Allocation.objects.filter(job=job, released_at__isnull=True).exists()
+
+    def _judge(self, job: Job, ended: Sequence[tuple[Allocation, Report]]) -> None:
+        """Decides how the job ends, if what ended ends it; its other tasks are then stopped."""
+        platform = next((report for _, report in ended if report.reason in PLATFORM_ENDS), None)
+        bad = next((report for _, report in ended if self._is_failure(job, report)), None)
+        if platform is not None:
+            self._set_ending(job, Job.Ending.REQUEUE, platform.reason)
+        elif bad is not None:
+            retry = job.retries_used < job.retries
+            job.end_message = (bad.message or _describe(bad))[:500]
+            job.exit_code = bad.exit_code
+            reason = bad.reason or f"exit_{bad.exit_code}"
+            self._set_ending(job, Job.Ending.REQUEUE if retry else Job.Ending.FAILED, reason, retry=retry)
+        elif ended and not self._has_live(job):
+            job.exit_code = 0
+            self._set_ending(job, Job.Ending.SUCCEEDED, "all_tasks_ended")
+
+    def _is_failure(self, job: Job, report: Report) -> bool:
+        if report.reason == "time_limit" and job.kind == Job.Kind.INTERACTIVE:
+            return False
+        return report.exit_code != 0
+
+    def _set_ending(self, job: Job, ending: str, reason: str, *, retry: bool = False) -> None:
+        job.ending = ending
+        job.ending_reason = reason[:40]
+        job.retries_used += retry
+        Job.objects.filter(pk=job.pk).update(
+            ending=ending,
+            ending_reason=job.ending_reason,
+            retries_used=job.retries_used,
+            exit_code=job.exit_code,
+            end_message=job.end_message,
+            version=F("version") + 1,
+        )
+        self._record(job, "job.stopping", state=job.state, ending=ending, reason=reason)
+
+    def _note_running(self, job: Job) -> None:
+        if job.state != Job.State.STARTING or not self.started:
+            return
+        if Allocation.objects.filter(job=job, released_at__isnull=True, running_at__isnull=True).exists():
+            return
+        moments = [each.running_at for each in self.started if each.job_id == job.pk and each.running_at is not None]
+        self._move(job, Job.State.RUNNING, started_at=max(moments, default=self.now))
+
+    def _finish(self, job: Job) -> None:
+        """The last allocation is gone: the job is where its ending says."""
+        if job.state == Job.State.STARTING and job.started_at is None:
+            first = Allocation.objects.filter(job=job, running_at__isnull=False).order_by("running_at").first()
+            if first is not None and job.ending != Job.Ending.REQUEUE:
+                Job.objects.filter(pk=job.pk).update(started_at=first.running_at)
+        if job.ending == Job.Ending.REQUEUE:
+            Task.objects.filter(job=job).exclude(state=Task.State.PENDING).update(
+                state=Task.State.PENDING, exit_code=None
+            )
+            self._move(job, Job.State.PENDING, ending="", ending_reason="", started_at=None, exit_code=None)
+            return
+        Task.objects.filter(job=job, state__in=[Task.State.PENDING, Task.State.STARTING, Task.State.RUNNING]).update(
+            state=Task.State.CANCELLED
+        )
+        last = max((a.released_at for a, _ in self.ended if a.job_id == job.pk and a.released_at), default=self.now)
+        self._move(job, job.ending, ended_at=last)
+
+    def _move(self, job: Job, state: str, **changes: object) -> None:
+        check_move(JOB_MOVES, job.state, state)
+        before = job.state
+        Job.objects.filter(pk=job.pk, state=before).update(state=state, version=F("version") + 1, **changes)
+        job.state = state
+        self._record(job, "job.state", before=before, state=state, exit_code=job.exit_code)
+
+    def _record(self, job: Job, kind: str, **data: object) -> None:
+        self.journal.record(kind, self.now, team_id=job.team_id, pool_id=job.pool_id, job_id=job.pk, **data)
+
+
+def _waiver(allocation: Allocation) -> str:
+    """Why the time is not billed, if it is not: a start that failed because of the platform."""
+    if allocation.running_at is None and allocation.end_reason in PLATFORM_ENDS:
+        return allocation.end_reason
+    return ""
+
+
+def _describe(report: Report) -> str:
+    if report.reason == "time_limit":
+        return "The time limit was reached."
+    if report.exit_code is not None:
+        return f"A task ended with exit code {report.exit_code}."
+    return {
+        "lost": "The workload disappeared.",
+        "stopped": "The workload was stopped from outside.",
+        "failed_to_start": "A task could not be started.",
+    }.get(report.reason, "A task ended without an exit code.")

@@ -1,0 +1,143 @@
+"""Cancelling, holding, releasing, reprioritising. Each by compare-and-swap, so that doing it twice does it once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import F
+
+from events.errors import Conflict, Invalid
+from events.services import Journal, unit_of_work
+from scheduling.models import Job, PriorityClass, Task
+from scheduling.states import JOB_ACTIVE, JOB_ENDED
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """Ids of jobs, by what became of them."""
+
+    at_once: tuple[int, ...]  # waited; are cancelled now
+    stopping: tuple[int, ...]  # run; are being stopped
+    ended_before: tuple[int, ...]  # nothing to do
+
+
+def cancel_jobs(job_ids: Sequence[int], now: datetime, *, actor_id: int | None = None) -> Cancelled:
+    """Waiting ones are cancelled at once, none of them starts any more; running ones are told to stop. Idempotent."""
+    with unit_of_work() as journal:
+        jobs = list(Job.objects.select_for_update().filter(pk__in=job_ids).order_by("pk"))
+        waiting = [job for job in jobs if job.state == Job.State.PENDING]
+        active = [job for job in jobs if job.state in JOB_ACTIVE and job.ending != Job.Ending.CANCELLED]
+        ended = [job.pk for job in jobs if job.state in JOB_ENDED or job.ending == Job.Ending.CANCELLED]
+        _cancel_waiting(waiting, now, journal, actor_id)
+        Job.objects.filter(pk__in=[job.pk for job in active]).update(
+            ending=Job.Ending.CANCELLED,
+            ending_reason="cancelled",
+            cancel_requested_at=now,
+            version=F("version") + 1,
+        )
+        for job in active:
+            journal.record(
+                "job.stopping", now, team_id=job.team_id, pool_id=job.pool_id, job_id=job.pk, actor_id=actor_id, state=job.state
+            )
+    return Cancelled(tuple(job.pk for job in waiting), tuple(job.pk for job in active), tuple(ended))
+
+
+def _cancel_waiting(jobs: Sequence[Job], now: datetime, journal: Journal, actor_id: int | None) -> None:
+    ids = [job.pk for job in jobs]
+    Job.objects.filter(pk__in=ids, state=Job.State.PENDING).update(
+        state=Job.State.CANCELLED,
+        ending=Job.Ending.CANCELLED,
+        ended_at=now,
+        cancel_requested_at=now,
+        reasons=[],
+        version=F("version") + 1,
+    )
+    Task.objects.filter(job_id__in=ids, state=Task.State.PENDING).update(state=Task.State.CANCELLED)
+    for job in jobs:
+        journal.record(
+            "job.state",
+            now,
+            team_id=job.team_id,
+            pool_id=job.pool_id,
+            job_id=job.pk,
+            actor_id=actor_id,
+            before=job.state,
+            state=Job.State.CANCELLED,
+        )
+
+
+def hold_job(job: Job, now: datetime, *, by: str = Job.Hold.OWNER, actor_id: int | None = None) -> None:
+    """The job is passed over until it is released. Conflict where it does not wait; holding it again changes nothing."""
+    _set_hold(job, by, now, actor_id)
+
+
+def release_job(job: Job, now: datetime, *, actor_id: int | None = None) -> None:
+    """The job takes its place in the queue again, by its first submission. Conflict where it does not wait."""
+    _set_hold(job, Job.Hold.NONE, now, actor_id)
+
+
+def _set_hold(job: Job, hold: str, now: datetime, actor_id: int | None) -> None:
+    with unit_of_work() as journal:
+        before = Job.objects.filter(pk=job.pk, state=Job.State.PENDING).values_list("hold", flat=True).first()
+        if before is None:
+            raise Conflict("Only a job that waits can be held or released.", code="not_waiting")
+        if before == hold:
+            return
+        changed = Job.objects.filter(pk=job.pk, state=Job.State.PENDING, hold=before).update(
+            hold=hold, version=F("version") + 1
+        )
+        if not changed:
+            raise Conflict("Something else happened to the job at the same moment.", code="changed_meanwhile")
+        journal.record(
+            "job.held" if hold else "job.released",
+            now,
+            team_id=job.team_id,
+            pool_id=job.pool_id,
+            job_id=job.pk,
+            actor_id=actor_id,
+            state=Job.State.PENDING,
+            hold=hold,
+        )
+    job.hold = hold
+
+
+def set_priority(
+    job: Job,
+    now: datetime,
+    *,
+    priority_class: PriorityClass | None = None,
+    value: int | None = None,
+    actor_id: int | None = None,
+) -> None:
+    """The job has this class, or this value of its own. Invalid where neither is given; counts from the next cycle."""
+    if (priority_class is None) == (value is None):
+        raise Invalid.at("priority", "give a class or a value")
+    with unit_of_work() as journal:
+        changes: dict[str, object] = {"priority_value": value}
+        if priority_class is not None:
+            changes["priority_class"] = priority_class
+        Job.objects.filter(pk=job.pk).update(**changes, version=F("version") + 1)
+        journal.record(
+            "job.priority",
+            now,
+            team_id=job.team_id,
+            pool_id=job.pool_id,
+            job_id=job.pk,
+            actor_id=actor_id,
+            state=job.state,
+            value=value,
+            priority_class=priority_class and priority_class.name,
+        )
+    job.refresh_from_db()
+
+
+def set_priority_class(name: str, value: int, now: datetime, *, actor_id: int | None = None, **options: object) -> PriorityClass:
+    """The class exists and has this value; its jobs have it too from the next cycle on, everywhere the same."""
+    if not -(2**31) <= value < 2**31:
+        raise Invalid.at("value", "must be a whole number of 32 bits", value=value)
+    with unit_of_work() as journal:
+        found, _ = PriorityClass.objects.update_or_create(name=name, defaults={"value": value, **options})
+        journal.record("priority_class.set", now, actor_id=actor_id, name=name, value=value)
+    return found

@@ -1,0 +1,54 @@
+"""Drives a scheduler and its engines through virtual time: from event to event, never by waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from scheduling.core import model as core
+from scheduling.services.cycle import Scheduler
+from scheduling.services.reconcile import Reconciler
+
+
+class Unsettled(Exception):
+    """The world kept changing at one moment without end: a fault of the policy or of ours."""
+
+
+@dataclass
+class Clockwork:
+    """``now`` is the virtual moment. Everything that is due at it has happened after ``settle``."""
+
+    now: datetime
+    scheduler: Scheduler
+    reconcilers: Sequence[Reconciler]
+    decisions: int = 0
+    cycles: int = 0
+    deciding_s: float = field(default=0.0)
+
+    def settle(self, rounds: int = 200) -> core.Plan | None:
+        """Cycles and reconciles at this moment until nothing changes; returns the last plan that was made, if any."""
+        plan = None
+        for _ in range(rounds):
+            changed = sum(reconciler.step(self.now) for reconciler in self.reconcilers)
+            result = self.scheduler.cycle(self.now)
+            if result.plan is not None:
+                plan = result.plan
+                self.cycles += 1
+                self.deciding_s += result.seconds
+                self.decisions += result.considered
+            if not changed and not result.started and not result.conflicts:
+                return plan
+        raise Unsettled(f"still changing at {self.now.isoformat()} after {rounds} rounds")
+
+    def next_change(self) -> datetime | None:
+        """The next moment at which an engine will have something to say by itself."""
+        moments = [moment for each in self.reconcilers if (moment := each.engine.next_change()) is not None]
+        return min(moments, default=None)
+
+    def run_until(self, end: datetime) -> None:
+        """Time goes on to ``end`` (inclusive), with a settling at every moment at which something happens by itself."""
+        while (moment := self.next_change()) is not None and moment <= end:
+            self.now = max(self.now, moment)
+            self.settle()
+        self.now = max(self.now, end)
