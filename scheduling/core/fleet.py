@@ -1,1 +1,408 @@
-"""(placeholder while the interface is agreed)"""
+"""The devices of one pool as the scheduler sees them: what is free, what a request would get, and why it would not.
+
+A Fleet is built once from ``NodeState`` and then changed task by task. The best node for a request is found without
+looking at every node, see ``placement_kernels``. Three scores:
+
+- ``binpack``: the node with the largest used share of its healthy devices (CPU-only requests: of its CPU) that fits,
+  in it the devices with the least free compute, then the least free memory, that fit;
+- ``spread``: the opposite of both;
+- ``fragmentation``: the node, and for one device the device, whose expected fragment shrinks most or grows least, as
+  published by Weng et al., USENIX ATC 2023, truncated to 0..100 points; several devices are chosen as in ``binpack``.
+  Without typical shapes there is nothing to expect, and ``binpack`` is used.
+
+Ties go to the lowest ``NodeState.rank``, then to the lowest device index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from scheduling.core import placement_headroom
+from scheduling.core.fragmentation import TypicalShape
+from scheduling.core.model import SCORES, NodeState, Placement, Request, Score
+from scheduling.core.placement_headroom import Headroom, Short
+from scheduling.core.placement_shapes import (
+    DeviceClass,
+    check_request,
+    computes_differ,
+    device_columns,
+    devices_by_index,
+    needs_of,
+    node_rows,
+    typical_tables,
+)
+from scheduling.core.units import DEFAULT_STEP_MILLI, MILLI_PER_DEVICE
+
+__all__ = ["Fleet", "Headroom", "PlacedEach", "PlacementRefused", "Short", "TypicalShape"]
+
+TREE_BYTES = 64 << 20  # for the scores of all shapes kept at once; the shape not placed for longest makes room
+MOST_SHAPES = 4096
+MEMO_ENTRIES = 1 << 16
+
+
+class PlacementRefused(ValueError):
+    """A placement that cannot be taken or given back. ``reason`` is one of ``REFUSALS``; nothing has changed."""
+
+    def __init__(self, reason: str, placement: Placement):
+        super().__init__(f"{REFUSALS[reason]}: {placement}")
+        self.reason = reason
+        self.placement = placement
+
+
+REFUSALS = {
+    "malformed": "not a placement on this fleet",
+    "compute": "a device has less compute free",
+    "device_memory": "a device has less memory free",
+    "cpu": "the node has less CPU free",
+    "host_memory": "the node has less memory free",
+    "sharing": "a device is held alone or by another team",
+    "not_held": "more would be given back than is held",
+}
+_REFUSAL_OF_CODE = ("", "malformed", "compute", "device_memory", "cpu", "host_memory", "sharing", "not_held")
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedEach:
+    """What became of each request of ``Fleet.place_each``, in order."""
+
+    nodes: np.ndarray  # int64: position of the node, -1 where it did not fit
+    milli: np.ndarray  # int64: what it took
+    fragmentation_milli: np.ndarray  # float64: of the whole fleet after it
+
+
+class Fleet:
+    """Nodes with their devices and what is bound on them. Positions count the nodes by ascending rank.
+
+    ``exclusive``: a device is never shared by two tasks, and what a fraction leaves of it is not free. A request with
+    a ``team_id`` only lands on devices that are entirely free or hold slices of that team alone.
+    """
+
+    def __init__(
+        self,
+        nodes: Iterable[NodeState],
+        *,
+        score: Score = "binpack",
+        step_milli: int = DEFAULT_STEP_MILLI,
+        exclusive: bool = False,
+        typical: Sequence[TypicalShape] = (),
+    ):
+        if score not in SCORES:
+            raise ValueError(f"{score!r} is not one of {', '.join(SCORES)}")
+        # Imported here, not at the top: numba takes about a second to import, and most commands never place anything.
+        from scheduling.core import placement_kernels
+
+        self._k = placement_kernels
+        self.version = 0
+        self.score: Score = score
+        self.exclusive = exclusive
+        self.step_milli = step_milli
+        self.typical = tuple(typical)
+        ordered = sorted(nodes, key=lambda node: node.rank)
+        self._index(ordered)
+        self._lay_out(ordered)
+        for position in range(len(ordered)):
+            self._note_change(position)
+
+    def _index(self, ordered: list[NodeState]) -> None:
+        """Note who is where. Raises ValueError where ids or ranks repeat."""
+        devices = [device for node in ordered for device in devices_by_index(node)]
+        self._node_ids = [node.id for node in ordered]
+        self._labels = [frozenset(node.labels) for node in ordered]
+        self._device_ids = [device.id for device in devices]
+        self._device_indexes = [device.index for device in devices]
+        self._position = {node_id: position for position, node_id in enumerate(self._node_ids)}
+        self._row = {device_id: row for row, device_id in enumerate(self._device_ids)}
+        if len(self._position) < len(ordered) or len({node.rank for node in ordered}) < len(ordered):
+            raise ValueError("two nodes of a fleet have the same id or the same rank")
+        if len(self._row) < len(devices):
+            raise ValueError("two devices of a fleet have the same id")
+        self._classes = sorted({DeviceClass(device.model, device.vendor, device.memory_mib) for device in devices})
+
+    def _lay_out(self, ordered: list[NodeState]) -> None:
+        k = self._k
+        node_count, class_count = len(ordered), len(self._classes)
+        base = self._base = 1 << max(node_count - 1, 0).bit_length()
+        self._most_slots = max(8, min(MOST_SHAPES, TREE_BYTES // (2 * base * 4)))
+        self._slots: dict[Request, int] = {}  # in order of last use
+        self._labelled: dict[int, np.ndarray] = {}  # by slot, where the shape asks for labels
+        self._every_node = np.ones(node_count, dtype=np.bool_)
+        self._headrooms: tuple[int, dict[Request, Headroom]] = (0, {})
+        rule = "binpack" if self.score == "fragmentation" and not self.typical else self.score
+        typical = typical_tables(self.typical, self._classes, self.step_milli)
+        most_devices = max((len(node.devices) for node in ordered), default=0)
+        self._tables = k.Tables(
+            facts=np.array([SCORES.index(rule), self.exclusive, node_count, base, 0], dtype=np.int64),
+            nodes=node_rows(ordered, k.NODE_COLUMNS),
+            devices=device_columns(ordered, self._classes, k.DEVICE_COLUMNS),
+            fragments=np.zeros(node_count),
+            log=np.zeros(base, dtype=np.int64),
+            shapes=np.zeros((self._most_slots, k.SHAPE_COLUMNS), dtype=np.int64),
+            needs=np.zeros((self._most_slots, class_count, 2), dtype=np.int64),
+            trees=np.empty((self._most_slots, 2 * base), dtype=np.int32),  # a page costs memory once it is used
+            memo_keys=np.zeros(MEMO_ENTRIES if self.typical else 1, dtype=np.int64),
+            memo=np.zeros(MEMO_ENTRIES if self.typical else 1),
+            scratch=np.zeros(2 * most_devices + 2, dtype=np.int64),
+            **typical._asdict(),
+        )
+        self._scratch = memoryview(self._tables.scratch)
+
+    # ---- placing -----------------------------------------------------------------------------------------------------
+
+    def place(self, request: Request) -> Placement | None:
+        """Where one task of the request would land best now; None where it fits nowhere. Changes nothing."""
+        slot = self._slot(request)
+        node = self._k.place(self._tables, slot)
+        if node < 0:
+            return None
+        count = request.devices
+        found = self._scratch[: 2 * count + 1].tolist()
+        rows = found[:count]
+        return Placement(
+            node,
+            self._node_ids[node],
+            tuple([self._device_indexes[row] for row in rows]),
+            tuple([self._device_ids[row] for row in rows]),
+            found[2 * count],
+            tuple(found[count : 2 * count]),
+            request.cpu_milli,
+            request.host_memory_mib,
+        )
+
+    def place_each(self, requests: Sequence[Request]) -> PlacedEach:
+        """Place and take one task of each request, in order; one that fits nowhere is passed over."""
+        result = PlacedEach(
+            np.empty(len(requests), np.int64), np.empty(len(requests), np.int64), np.empty(len(requests))
+        )
+        begin = 0
+        while begin < len(requests):
+            slots = self._slots_of_run(requests, begin)
+            part = slice(begin, begin + len(slots))
+            self._k.place_each(
+                self._tables, slots, result.nodes[part], result.milli[part], result.fragmentation_milli[part]
+            )
+            self.version += int((result.nodes[part] >= 0).sum())
+            begin += len(slots)
+        return result
+
+    def warm(self, requests: Iterable[Request]) -> None:
+        """Score every node for these shapes now, so that the first placement of each does not have to."""
+        for request in requests:
+            self._k.place(self._tables, self._slot(request))
+
+    def take(self, placement: Placement, team_id: int = 0) -> None:
+        """The slices, CPU and memory of the placement are bound. ``team_id``: the holder, where teams are kept apart.
+
+        Raises PlacementRefused, with nothing changed, where that would over-allocate anything or share a device that
+        must not be shared. Health and cordons are for ``place`` to heed: what already runs can be entered here.
+        """
+        self._change(placement, team_id, 1)
+
+    def give_back(self, placement: Placement) -> None:
+        """What ``take`` bound is free again. Raises PlacementRefused, with nothing changed, where it was not held."""
+        self._change(placement, 0, -1)
+
+    def placement_on(
+        self,
+        node_id: int,
+        device_ids: Iterable[int],
+        compute_milli: int,
+        memory_mib: Iterable[int],
+        cpu_milli: int,
+        host_memory_mib: int,
+    ) -> Placement:
+        """The placement that stored rows describe; ``memory_mib`` in the order of ``device_ids``. KeyError: unknown."""
+        slices = sorted(zip((self._row[device_id] for device_id in device_ids), memory_mib, strict=True))
+        rows = [row for row, _ in slices]
+        return Placement(
+            node=self._position[node_id],
+            node_id=node_id,
+            device_indexes=tuple(self._device_indexes[row] for row in rows),
+            device_ids=tuple(self._device_ids[row] for row in rows),
+            compute_milli=compute_milli,
+            memory_mib=tuple(memory for _, memory in slices),
+            cpu_milli=cpu_milli,
+            host_memory_mib=host_memory_mib,
+        )
+
+    def _change(self, placement: Placement, team_id: int, sign: int) -> None:
+        ids, memories = placement.device_ids, placement.memory_mib
+        count = len(ids)
+        try:
+            node = self._position[placement.node_id]
+            for i in range(count):
+                self._scratch[i] = self._row[ids[i]]
+                self._scratch[count + i] = memories[i]
+        except (KeyError, IndexError):
+            raise PlacementRefused("malformed", placement) from None
+        code = self._k.change(
+            self._tables,
+            node,
+            count,
+            placement.compute_milli,
+            placement.cpu_milli,
+            placement.host_memory_mib,
+            team_id,
+            sign,
+        )
+        if code:
+            raise PlacementRefused(_REFUSAL_OF_CODE[code], placement)
+        self.version += 1
+
+    # ---- shapes ------------------------------------------------------------------------------------------------------
+
+    def _slot(self, request: Request) -> int:
+        """The slot whose tree scores the nodes for this shape; it is the last to be given up from now on."""
+        slots = self._slots
+        slot = slots.pop(request, -1)
+        if slot < 0:
+            slot = self._fill_slot(request)
+        slots[request] = slot
+        return slot
+
+    def _fill_slot(self, request: Request) -> int:
+        check_request(request)
+        if len(self._slots) < self._most_slots:
+            slot = len(self._slots)
+        else:
+            slot = self._slots.pop(next(iter(self._slots)))
+            self._labelled.pop(slot, None)
+        needs = needs_of(request, self._classes, self.step_milli)
+        self._tables.needs[slot] = np.array(needs, dtype=np.int64).reshape(len(needs), 2)
+        alike = request.devices > 1 and computes_differ(needs)
+        self._tables.shapes[slot] = (
+            request.devices,
+            request.cpu_milli,
+            request.host_memory_mib,
+            request.team_id,
+            alike,
+            self._k.NEW,
+        )
+        if request.node_selector:
+            asked = set(request.node_selector)
+            self._labelled[slot] = np.array([asked <= labels for labels in self._labels], dtype=np.bool_)
+        leaves = self._tables.trees[slot, -self._base :]
+        leaves[:] = self._k.NEVER
+        leaves[: len(self._node_ids)][self._labelled.get(slot, self._every_node)] = self._k.NO_FIT
+        return slot
+
+    def _slots_of_run(self, requests: Sequence[Request], begin: int) -> np.ndarray:
+        """The slots of as many requests from ``begin`` on as can have theirs at the same time."""
+        known: dict[int, int] = {}  # by id(): requests of one shape are mostly one object, and that is cheap to ask
+        used: set[int] = set()
+        slots = []
+        for request in requests[begin:] if begin else requests:
+            slot = known.get(id(request), -1)
+            if slot < 0:
+                if len(used) == self._most_slots and request not in self._slots:
+                    break
+                slot = known[id(request)] = self._slot(request)
+                used.add(slot)
+            slots.append(slot)
+        return np.array(slots, dtype=np.int64)
+
+    # ---- state of nodes and devices ----------------------------------------------------------------------------------
+
+    def set_schedulable(self, node_id: int, schedulable: bool) -> None:
+        """Whether new tasks may land on the node; what is bound on it stays."""
+        self._set(self._tables.nodes, self._position[node_id], self._k.N_OPEN, schedulable, self._position[node_id])
+
+    def set_healthy(self, device_id: int, healthy: bool) -> None:
+        """Whether new slices may land on the device; what is bound on it stays."""
+        row = self._row[device_id]
+        node = int(self._tables.devices[self._k.D_NODE, row])
+        self._set(self._tables.devices, row, self._k.D_HEALTHY, healthy, node)
+
+    def _set(self, table: np.ndarray, row: int, column: int, value: bool, node: int) -> None:
+        if bool(table[row, column]) != value:
+            table[row, column] = value
+            self._note_change(node)
+            self.version += 1
+
+    def _note_change(self, node: int) -> None:
+        self._k.change(self._tables, node, 0, 0, 0, 0, 0, 0)
+
+    # ---- sums --------------------------------------------------------------------------------------------------------
+
+    def total_milli(self) -> int:
+        """Every device, whole."""
+        return MILLI_PER_DEVICE * len(self._row)
+
+    def allocated_milli(self) -> int:
+        """What tasks hold, wherever it is."""
+        return int(self._used().sum())
+
+    def schedulable_milli(self) -> int:
+        """The healthy devices of schedulable nodes, whole."""
+        return MILLI_PER_DEVICE * int(self._in_service().sum())
+
+    def capacity_milli(self) -> int:
+        """What teams can share: ``schedulable_milli`` and what is held on other devices."""
+        return self.schedulable_milli() + int(self._used()[~self._in_service()].sum())
+
+    def free_milli(self) -> int:
+        """What new slices could take of healthy devices of schedulable nodes."""
+        return int(self._tables.devices[self._k.D_OPEN, self._in_service()].sum())
+
+    def fragmentation_milli(self) -> float:
+        """F over the schedulable nodes: the expected part of their idle compute that the next typical request cannot
+        use. 0.0 when there are no typical shapes."""
+        return float(self._tables.fragments[self._schedulable()].sum())
+
+    def total_cpu_milli(self) -> int:
+        return int(self._tables.nodes[:, self._k.N_CPU_ALL].sum())
+
+    def allocated_cpu_milli(self) -> int:
+        return self.total_cpu_milli() - int(self._tables.nodes[:, self._k.N_CPU].sum())
+
+    def schedulable_cpu_milli(self) -> int:
+        return int(self._tables.nodes[self._schedulable(), self._k.N_CPU_ALL].sum())
+
+    def capacity_cpu_milli(self) -> int:
+        """What teams can share in a pool that counts CPU: that of schedulable nodes and what is held on others."""
+        elsewhere = self._tables.nodes[~self._schedulable()]
+        return self.schedulable_cpu_milli() + int((elsewhere[:, self._k.N_CPU_ALL] - elsewhere[:, self._k.N_CPU]).sum())
+
+    def free_cpu_milli(self) -> int:
+        return int(self._tables.nodes[self._schedulable(), self._k.N_CPU].sum())
+
+    def _schedulable(self) -> np.ndarray:
+        return self._tables.nodes[:, self._k.N_OPEN] != 0
+
+    def _in_service(self) -> np.ndarray:
+        devices = self._tables.devices
+        return (devices[self._k.D_HEALTHY] != 0) & self._schedulable()[devices[self._k.D_NODE]]
+
+    def _used(self) -> np.ndarray:
+        return MILLI_PER_DEVICE - self._tables.devices[self._k.D_COMPUTE]
+
+    # ---- why not, and how many ---------------------------------------------------------------------------------------
+
+    def headroom(self, request: Request) -> Headroom:
+        """What there is for the request now, and what is short where it does not fit."""
+        version, known = self._headrooms
+        if version != self.version:
+            known = {}
+            self._headrooms = (self.version, known)
+        if request not in known:
+            slot = self._slot(request)
+            self._k.place(self._tables, slot)  # so that the leaves are up to date
+            possible = self._tables.trees[slot, -self._base :] != self._k.NEVER
+            known[request] = placement_headroom.headroom(request, self._supply(request, slot), int(possible.sum()))
+        return known[request]
+
+    def least_milli(self, request: Request) -> int:
+        """The least that one task can count against quotas here: more on other devices only where memory alone is asked
+        for. 0 where no device matches or is large enough."""
+        needs = needs_of(request, self._classes, self.step_milli)
+        return request.devices * min((compute for compute, _ in needs if compute > 0), default=0)
+
+    def count_fitting(self, request: Request, limit: int) -> int:
+        """The most tasks of the request that fit at once now, counted up to ``limit``."""
+        return placement_headroom.most_tasks(request, self._supply(request, self._slot(request)), limit)
+
+    def _supply(self, request: Request, slot: int) -> placement_headroom.Supply:
+        labelled = self._labelled.get(slot, self._every_node)
+        return placement_headroom.supply(self._tables, slot, request, labelled)
