@@ -245,3 +245,71 @@ def set_device_health(
                 reason=reason,
             )
     device.health = health
+
+
+@dataclass(frozen=True, slots=True)
+class FoundDevice:
+    """A device that an engine sees. Field meanings as in ``Device``."""
+
+    index: int
+    uuid: str
+    model: str
+    vendor: str
+    memory_mib: int
+    healthy: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class FoundNode:
+    """A node that an engine sees. Field meanings as in ``Node``."""
+
+    name: str
+    cpu_milli: int
+    host_memory_mib: int
+    devices: tuple[FoundDevice, ...]
+    ready: bool = True
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+def sync_nodes(pool: Pool, found: Sequence[FoundNode], now: datetime) -> None:
+    """The pool's nodes are those that its engine sees: new ones are added, changed ones follow, missing ones are down.
+
+    What an operator cordoned stays cordoned. A node never shrinks below what is bound on it: it follows once that ended.
+    """
+    known = {node.name: node for node in Node.objects.filter(pool=pool)}
+    new = [node for node in found if node.name not in known]
+    with unit_of_work():
+        add_nodes(pool, [_entry(node) for node in new], now)
+        for seen in found:
+            node = known.get(seen.name)
+            if node is not None:
+                _follow(node, seen, now)
+        for name in sorted(set(known) - {node.name for node in found}):
+            set_node_state(known[name], Node.State.DOWN, now, reason="its engine does not see it")
+
+
+def _entry(node: FoundNode) -> NodeEntry:
+    devices = []
+    for device in node.devices:
+        model = AcceleratorModel.objects.filter(name=device.model).first()
+        model = model or set_accelerator_model(device.model, device.vendor, device.memory_mib)
+        devices.append((model, device.memory_mib, device.uuid))
+    return NodeEntry(node.name, node.cpu_milli, node.host_memory_mib, tuple(devices), node.labels)
+
+
+def _follow(node: Node, seen: FoundNode, now: datetime) -> None:
+    Node.objects.filter(pk=node.pk).update(
+        cpu_milli=max(seen.cpu_milli, node.cpu_allocated_milli),
+        host_memory_mib=max(seen.host_memory_mib, node.host_memory_allocated_mib),
+        labels=dict(seen.labels),
+        last_seen_at=now,
+    )
+    if node.state == Node.State.DOWN and seen.ready:
+        set_node_state(node, Node.State.READY, now)
+    elif not seen.ready:
+        set_node_state(node, Node.State.DOWN, now, reason="its engine says that it is not ready")
+    own = {device.index: device for device in Device.objects.filter(node=node).select_related("node")}
+    for device in seen.devices:
+        if device.index in own:
+            health = Device.Health.OK if device.healthy else Device.Health.FAILED
+            set_device_health(own[device.index], health, now, reason="" if device.healthy else "reported by its engine")
