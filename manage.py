@@ -3,6 +3,7 @@
 
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
@@ -29,6 +30,9 @@ def main() -> None:
     sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings.embedded")
     argv = sys.argv
+    if argv[1:2] == ["replay"] and "DATABASE_URL" not in os.environ and not any(a.startswith("--data") for a in argv):
+        # A replay fills a database of its own and leaves the one that people work with alone.
+        os.environ["ALLOTMENT_DATA"] = tempfile.mkdtemp(prefix="allotment-replay-")
     if len(argv) > 1 and argv[1] in {"up", "issue_token", "migrate", "shell", "replay"}:
         argv = take_data_option(argv)
     from django.core.management import execute_from_command_line

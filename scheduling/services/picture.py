@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from django.db.models import Count, F, Max, Q, QuerySet
 
 from events.models import Event
+from events.services import last_seq
 from inventory.models import Device, Node, Pool
 from quotas.selectors import as_core, next_change, quotas_in_force
 from scheduling.core import model as core
@@ -80,6 +81,10 @@ class PoolPicture:
     learned_from: int = 0  # how many requests what is typical was learned from
     requests_seen: int = 0  # since what is typical was learned
 
+    def take(self, placement: core.Placement, team_id: int) -> None:
+        """The fleet holds the placement; who holds it matters only where teams are kept apart on a device."""
+        self.fleet.take(placement, 0 if self.share_across_teams else team_id)
+
     def state(self) -> core.PoolState:
         return core.PoolState(
             id=self.id,
@@ -128,10 +133,12 @@ class Picture:
         if self.seq < 0:
             self.load(now)
             return True
+        changed = self._claims_due(now)
+        if last_seq() == self.seq:
+            return changed
         rows = list(
             Event.objects.filter(seq__gt=self.seq).order_by("seq").values_list("seq", "kind", "pool_id", "job_id", "data")
         )
-        changed = self._claims_due(now)
         if not rows:
             return changed
         fleets: set[int] = set()
@@ -171,7 +178,7 @@ class Picture:
             for job_id in jobs:
                 self.pending.pop(job_id, None)
             for chunk in _chunks(sorted(jobs), 500):
-                self._load_jobs(Job.objects.filter(_waiting(), pk__in=chunk))
+                self._load_jobs(Job.objects.filter(pk__in=chunk, state__in=(Job.State.PENDING, *JOB_ACTIVE)))
         changed = changed or claims or bool(fleets) or bool(jobs)
         if changed:
             self.generation += 1
@@ -254,7 +261,7 @@ class Picture:
                 row.cpu_milli,
                 row.host_memory_mib,
             )
-            pool.fleet.take(placement, row.team_id)
+            pool.take(placement, row.team_id)
             self._count(row.pk, Held(pool_id, placement, row.team_id, row.user_id, row.job_id, charge(pool, placement)))
             self._count_class(row.job_id, pool_id, row.team_id, row.class_name)
 
@@ -343,7 +350,7 @@ class Picture:
         pool = self.pools[pool_id]
         placed = [group.placed for group in job.groups]
         for allocation_id, task in zip(allocation_ids, start.tasks, strict=True):
-            pool.fleet.take(task.placement, job.team_id)
+            pool.take(task.placement, job.team_id)
             amount = charge(pool, task.placement)
             self._count(allocation_id, Held(pool_id, task.placement, job.team_id, job.user_id, job_id, amount))
             placed[task.group] += 1

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from django.db.models import F, Q
 
-from events.services import unit_of_work
+from events.services import last_seq, unit_of_work
 from inventory.models import EngineConnection, Node
 from scheduling.engines.base import Engine, EngineError, Order, Report, Slice
 from scheduling.models import Allocation, AllocationDevice, Job
@@ -32,6 +32,8 @@ class Reconciler:
     launched: set[int] = field(default_factory=set)
     stopped: set[int] = field(default_factory=set)
     resumed: bool = False
+    seen_seq: int = -1
+    _anew: bool = False
 
     def step(self, now: datetime) -> int:
         """One pass at ``now``; returns how many rows changed, so that a caller can go on until nothing does."""
@@ -39,9 +41,15 @@ class Reconciler:
             self._resume(now)
         # What is already true comes first: a stop or a launch for what has ended would be wasted.
         changed = self._observe(now)
+        seq = last_seq()
+        if seq == self.seen_seq and not self._anew:
+            # Whatever wants a launch or a stop comes with an event: without a new one there is nothing to send.
+            return changed
+        self._anew = False
         changed += self._request_stops(now)
-        changed += self._send_stops(now)
+        self._send_stops(now)
         changed += self._launch(now)
+        self.seen_seq = seq
         return changed + self._observe(now)
 
     def _live(self) -> Q:
@@ -80,7 +88,7 @@ class Reconciler:
                 journal.record("job.releasing", now, team_id=team_id, pool_id=pool_id, job_id=job_id)
         return len(rows)
 
-    def _send_stops(self, now: datetime) -> int:
+    def _send_stops(self, now: datetime) -> None:
         rows = Allocation.objects.filter(self._live(), stop_requested_at__isnull=False).annotate(
             grace=F("pool__grace_s"), node_state=F("node__state")
         )
@@ -89,7 +97,6 @@ class Reconciler:
                 continue
             self.engine.stop(row.pk, 0 if row.node_state == Node.State.DOWN else row.grace, now)
             self.stopped.add(row.pk)
-        return 0
 
     def _launch(self, now: datetime) -> int:
         due = [
@@ -107,6 +114,7 @@ class Reconciler:
                     failed.append(
                         Report(order.allocation_id, "ended", now, None, "failed_to_start", str(error)[:500])
                     )
+                self._anew = True
                 continue
             self.launched.add(order.allocation_id)
         return record_reports(failed, now)

@@ -1,5 +1,8 @@
 """For pytest: SQLite in a file (threads and processes meet as in life) or what DATABASE_URL names."""
 
+import atexit
+import os
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -8,7 +11,12 @@ from config.settings.base import DATABASES
 
 SECRET_KEY = "only-for-tests"  # noqa: S105
 ALLOWED_HOSTS = ["*"]
-DATA_DIR = Path(tempfile.gettempdir()) / "allotment-tests"
+
+# A folder of this run's own, so that two runs never meet; its worker processes share it.
+if "ALLOTMENT_TEST_DATA" not in os.environ:
+    os.environ["ALLOTMENT_TEST_DATA"] = tempfile.mkdtemp(prefix="allotment-tests-")
+    atexit.register(shutil.rmtree, os.environ["ALLOTMENT_TEST_DATA"], ignore_errors=True)
+DATA_DIR = Path(os.environ["ALLOTMENT_TEST_DATA"])
 LOCAL_ENGINE_DIR = DATA_DIR / "local"
 LOCAL_ENGINE_ENABLED = True
 # Argon2 is made to be slow; the tests of sign-in set it back.
