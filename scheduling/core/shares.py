@@ -189,7 +189,7 @@ def _claims(tree: Tree, wanted: list[int], limits: list[int | None], reserved: l
 def _at_leaves(tree: Tree, amounts: Mapping[int, int]) -> list[int]:
     leaves = [0] * len(tree)
     for team_id, amount in amounts.items():
-        leaves[tree.leaf_of[team_id]] += amount
+        leaves[tree.leaf(team_id)] += amount
     return leaves
 
 

@@ -38,6 +38,13 @@ class Tree:
     def __len__(self) -> int:
         return len(self.teams)
 
+    def leaf(self, team_id: int) -> int:
+        """The position of the team's own jobs. Raises ValueError where the team is not in the tree."""
+        try:
+            return self.leaf_of[team_id]
+        except KeyError:
+            raise ValueError(f"team {team_id} is not among the teams") from None
+
     def path(self, position: int) -> tuple[int, ...]:
         """The position itself, then its ancestors up to just below the root."""
         known = self._paths.get(position)

@@ -1,0 +1,293 @@
+"""What one decision works with: every pool's books and room, and every job that could be given something.
+
+No order is chosen here; that is the part of ``decide``. What is given is booked and taken at once, and the fleets are
+as they were after ``give_back``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from scheduling.core.admission import Account, Refusal
+from scheduling.core.model import PendingJob, Policy, PoolState, Request, Snapshot, Start, TaskStart
+from scheduling.core.room import Ask, Room, Want
+from scheduling.core.shares import Standing, standing
+from scheduling.core.tree import Tree
+
+
+class Candidate:
+    """A job that is not held: what it still asks for, and what it was given in this cycle.
+
+    ``choices``: the pools where it could be given something, its first choice first; a job that runs has one.
+    """
+
+    __slots__ = ("ask", "choices", "extra", "job", "leaf", "numbers", "pool", "rule", "tasks")
+
+    def __init__(self, job: PendingJob, ask: Ask, leaf: int, choices: list[PoolCycle]):
+        self.job = job
+        self.ask = ask
+        self.leaf = leaf
+        self.choices = choices
+        self.pool: PoolCycle | None = None  # where it was given something
+        self.tasks: list[TaskStart] = []
+        self.extra = list(ask.extra)  # tasks of each group beyond ``ask.least`` that are still to be placed
+        self.rule = ""
+        self.numbers: dict[str, object] = {}
+
+    @property
+    def waits(self) -> bool:
+        """Whether it stands in the queue as a job, not as the growth of one that runs."""
+        return self.pool is None and not self.job.growing
+
+    def offers(self) -> Iterator[tuple[Want, ...]]:
+        """What it could be given next, each all or nothing: its least, or one more task of an incomplete group."""
+        if self.pool is None and self.ask.least:
+            yield self.ask.least
+            return
+        for group, left in enumerate(self.extra):
+            if left:
+                yield (Want(group, self.ask.groups[group].request, 1),)
+
+    def has_offers(self) -> bool:
+        return next(self.offers(), None) is not None
+
+
+class PoolCycle:
+    """One pool while a cycle goes on. ``account`` is there once all ``candidates`` are known: see ``open_books``."""
+
+    account: Account
+
+    def __init__(self, pool: PoolState, tree: Tree):
+        self.pool = pool
+        self.tree = tree
+        self.room = Room(pool.fleet)
+        self.candidates: list[Candidate] = []
+        self.after_another = 0  # how many jobs name this pool as a later choice
+        self.stale = False  # whether a job that named it was started elsewhere since its shares were worked out
+        self.refused_where_it_lands = False  # whether quota refused what a task counts where it would have landed
+        self._free = (-1, 0)  # the fleet's version, and what was free then
+        self._each: dict[Request, int] = {}
+        self._least: dict[Ask, int] = {}
+        self._whole: dict[Ask, int] = {}
+
+    def open_books(self) -> None:
+        """Shares as the cycle finds them; from here on what is allocated is kept by ``account``."""
+        self.account = Account(self.pool, self.standing_now(), self.free)
+
+    def refresh(self) -> None:
+        """Works the shares out anew if jobs that named this pool were started elsewhere."""
+        if self.stale:
+            self.account.use_standing(self.standing_now())
+            self.stale = False
+
+    def free(self) -> int:
+        """What new tasks could take, all nodes together."""
+        fleet = self.pool.fleet
+        if self._free[0] != fleet.version:
+            self._free = (fleet.version, fleet.free_milli() if self.pool.unit == "gpu" else fleet.free_cpu_milli())
+        return self._free[1]
+
+    def standing_now(self) -> Standing:
+        """Everyone's numbers, with what this cycle has started counted as running."""
+        running: Counter[int] = Counter()
+        pending: Counter[int] = Counter()
+        for (team_id, _), amount in self.pool.usage.items():
+            running[team_id] += amount
+        for candidate in self.candidates:
+            if candidate.pool is None:
+                pending[candidate.job.team_id] += self._charge_of_all(candidate.ask)
+            elif candidate.pool is self:
+                running[candidate.job.team_id] += self.charge_of_tasks(candidate.tasks)
+                pending[candidate.job.team_id] += self._charge_of_extra(candidate.ask, candidate.extra)
+        fleet = self.pool.fleet
+        capacity = fleet.capacity_milli() if self.pool.unit == "gpu" else fleet.capacity_cpu_milli()
+        return standing(self.tree, self.pool.quotas, capacity, running, pending)
+
+    # ---- charges, in the pool's unit ---------------------------------------------------------------------------------
+
+    def charge(self, wants: tuple[Want, ...]) -> int:
+        """What ``wants`` count against quotas; where only device memory is asked for, the least that they could."""
+        return sum(self._charge_each(want.request) * want.tasks for want in wants)
+
+    def charge_of_least(self, ask: Ask) -> int:
+        """``charge(ask.least)``, worked out once."""
+        known = self._least.get(ask)
+        if known is None:
+            known = self._least[ask] = self.charge(ask.least)
+        return known
+
+    def charge_of_tasks(self, tasks: Iterable[TaskStart]) -> int:
+        """What placed tasks count against quotas."""
+        if self.pool.unit == "gpu":
+            return sum(task.placement.milli for task in tasks)
+        return sum(task.placement.cpu_milli for task in tasks)
+
+    def _charge_of_all(self, ask: Ask) -> int:
+        known = self._whole.get(ask)
+        if known is None:
+            known = self._whole[ask] = self.charge_of_least(ask) + self._charge_of_extra(ask, ask.extra)
+        return known
+
+    def _charge_of_extra(self, ask: Ask, extra: Iterable[int]) -> int:
+        return sum(self._charge_each(group.request) * left for group, left in zip(ask.groups, extra, strict=True))
+
+    def _charge_each(self, request: Request) -> int:
+        known = self._each.get(request)
+        if known is None:
+            known = self._each[request] = self._least_charge(request)
+        return known
+
+    def _least_charge(self, request: Request) -> int:
+        if self.pool.unit == "cpu":
+            return request.cpu_milli
+        if request.compute_milli is None and request.devices:
+            return self.pool.fleet.least_milli(request)
+        return request.devices * (request.compute_milli or 0)
+
+
+class Cycle:
+    """All pools and candidates of one decision. ``give`` is the only way in which a job gets anything."""
+
+    def __init__(self, snapshot: Snapshot, policy: Policy):
+        self.snapshot = snapshot
+        self.policy = policy
+        self.tree = Tree(snapshot.teams)
+        self.pools = {pool.id: PoolCycle(pool, self.tree) for pool in sorted(snapshot.pools, key=lambda pool: pool.id)}
+        self.started: list[Candidate] = []  # in the order in which they were first given something
+        self.candidates: list[Candidate] = []
+        self._running_of_class: Counter[tuple[int, str]] = Counter()
+        for pool in snapshot.pools:
+            self._running_of_class.update(pool.class_usage)
+        self._enter_candidates()
+        for pool_cycle in self.pools.values():
+            pool_cycle.open_books()
+
+    def give(self, candidate: Candidate, at: PoolCycle, wants: tuple[Want, ...]) -> bool:
+        """Gives all ``wants`` to the candidate, or nothing where a predicate refuses or there is no room for them."""
+        if self.refusal(candidate, at, wants) is not None:
+            return False
+        tasks = at.room.take(wants)
+        if tasks is None:
+            return False
+        charge = at.charge_of_tasks(tasks)
+        if charge != at.charge(wants) and self._over_quota(candidate, at, charge) is not None:
+            at.room.undo(tasks)
+            at.refused_where_it_lands = True
+            return False
+        self._book(candidate, at, tasks, charge)
+        return True
+
+    def refusal_once_placed(self, candidate: Candidate, at: PoolCycle, wants: tuple[Want, ...]) -> Refusal | None:
+        """What quota says to the charge of ``wants`` where they would land now; takes nothing. They must fit."""
+        tasks = at.room.take(wants)
+        assert tasks is not None
+        at.room.undo(tasks)
+        return self._over_quota(candidate, at, at.charge_of_tasks(tasks))
+
+    def refusal(self, candidate: Candidate, at: PoolCycle, wants: tuple[Want, ...]) -> Refusal | None:
+        """The first predicate, room apart, that forbids giving ``wants`` to the candidate in that pool."""
+        if not at.pool.available:
+            return Refusal("pool_unavailable", {"pool": at.pool.name})
+        over_cap = self._over_class_cap(candidate)
+        if over_cap is not None:
+            return over_cap
+        least = wants is candidate.ask.least
+        charge = at.charge_of_least(candidate.ask) if least else at.charge(wants)
+        return self._over_quota(candidate, at, charge) or self._cycle_full(candidate)
+
+    def give_back(self) -> None:
+        """Every fleet is as the cycle found it."""
+        for pool_cycle in self.pools.values():
+            pool_cycle.room.give_back()
+
+    def starts(self) -> tuple[Start, ...]:
+        return tuple(_start(candidate) for candidate in self.started)
+
+    def _enter_candidates(self) -> None:
+        asks: dict[object, Ask] = {}
+        for job in self.snapshot.pending:
+            if job.held is not None:
+                continue
+            ask = asks.get(job.groups)
+            if ask is None:
+                ask = asks[job.groups] = Ask(job.groups)
+            candidate = Candidate(job, ask, self.tree.leaf(job.team_id), self._choices(job))
+            self.candidates.append(candidate)
+            for rank, pool_cycle in enumerate(candidate.choices):
+                pool_cycle.candidates.append(candidate)
+                pool_cycle.after_another += rank > 0
+
+    def _choices(self, job: PendingJob) -> list[PoolCycle]:
+        pool_ids = job.pool_ids[:1] if job.growing else dict.fromkeys(job.pool_ids)
+        return [self.pools[pool_id] for pool_id in pool_ids if pool_id in self.pools]
+
+    def _over_quota(self, candidate: Candidate, at: PoolCycle, charge: int) -> Refusal | None:
+        job = candidate.job
+        return at.account.refusal(candidate.leaf, job.user_id, charge, preemptible=job.preemptible)
+
+    def _over_class_cap(self, candidate: Candidate) -> Refusal | None:
+        job = candidate.job
+        if job.max_running_of_class is None or not candidate.waits:
+            return None
+        running = self._running_of_class[job.team_id, job.priority_class]
+        if running < job.max_running_of_class:
+            return None
+        team = self.tree.teams[candidate.leaf].name
+        numbers = {"team": team, "priority_class": job.priority_class, "running": running}
+        return Refusal("class_cap", numbers | {"limit": job.max_running_of_class})
+
+    def _cycle_full(self, candidate: Candidate) -> Refusal | None:
+        most = self.policy.max_starts
+        if most is None or candidate.pool is not None or len(self.started) < most:
+            return None
+        return Refusal("next_cycle", {"max_starts": most})
+
+    def _book(self, candidate: Candidate, at: PoolCycle, tasks: list[TaskStart], charge: int) -> None:
+        if candidate.pool is not None or not candidate.ask.least:
+            candidate.extra[tasks[0].group] -= 1
+        if candidate.pool is None:
+            self._begin(candidate, at, charge)
+        candidate.tasks.extend(tasks)
+        at.account.take(candidate.leaf, candidate.job.user_id, charge)
+
+    def _begin(self, candidate: Candidate, at: PoolCycle, charge: int) -> None:
+        candidate.rule, candidate.numbers = _what_it_saw(candidate, at, charge)
+        if candidate.waits:
+            self._running_of_class[candidate.job.team_id, candidate.job.priority_class] += 1
+        for other in candidate.choices:
+            other.stale = other.stale or other is not at
+        candidate.pool, candidate.choices = at, [at]
+        self.started.append(candidate)
+
+
+def _what_it_saw(candidate: Candidate, at: PoolCycle, charge: int) -> tuple[str, dict[str, object]]:
+    """The rule that let it start, and its team's numbers at that moment, for the ledger."""
+    team = candidate.job.team_id
+    position = at.tree.position_of[team]
+    allocated, guaranteed = at.account.allocated[position], at.account.standing.guaranteed[position]
+    if candidate.job.growing:
+        rule = "growth"
+    elif candidate.job.cluster_wide:
+        rule = "cluster_wide"
+    else:
+        rule = "guarantee" if allocated < guaranteed else "share"
+    return rule, {
+        "team": at.account.name(position),
+        "requested": charge,
+        "allocated": allocated,
+        "guaranteed": guaranteed,
+        "deserved": at.account.standing.deserved[position],
+        "limit": at.account.standing.limit[position],
+    }
+
+
+def _start(candidate: Candidate) -> Start:
+    assert candidate.pool is not None
+    return Start(
+        job_id=candidate.job.id,
+        pool_id=candidate.pool.pool.id,
+        tasks=tuple(sorted(candidate.tasks, key=lambda task: task.group)),
+        rule=candidate.rule,
+        numbers=candidate.numbers,
+    )

@@ -1,0 +1,173 @@
+"""Why what is left waits: the predicates that decided, asked once more at the end of a cycle, and what would help.
+
+What a cycle refuses it refuses until its end, so every number here is of one moment: after all that the plan starts.
+Jobs of the same team with the same request share their reasons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import replace
+
+from scheduling.core.admission import Refusal
+from scheduling.core.cycle import Candidate, Cycle, PoolCycle
+from scheduling.core.fleet import Headroom
+from scheduling.core.model import PendingJob, Reason, Request
+from scheduling.core.reasons import held_reason, reason
+from scheduling.core.room import Want
+from scheduling.core.units import MILLI_PER_DEVICE, gpus_from_milli
+
+Helps = Mapping[str, object] | None
+Wants = tuple[Want, ...]
+
+
+class Explanations:
+    """The reasons of one cycle. Tries things out in the fleets, and leaves them as the cycle has them."""
+
+    def __init__(self, cycle: Cycle):
+        self._cycle = cycle
+        self._known: dict[Hashable, tuple[Reason, ...]] = {}
+        self._rooms: dict[tuple[int, Wants], Reason | None] = {}  # by pool; None: there is room
+
+    def by_job(self) -> dict[int, tuple[Reason, ...]]:
+        """Job id → why it waits, for every job that is held or still has tasks to place."""
+        reasons: dict[int, tuple[Reason, ...]] = {
+            job.id: (held_reason(job.held, job.held_numbers),)
+            for job in self._cycle.snapshot.pending
+            if job.held is not None
+        }
+        for candidate in self._cycle.candidates:
+            if candidate.has_offers():
+                reasons[candidate.job.id] = self._of(candidate)
+        return reasons
+
+    def _of(self, candidate: Candidate) -> tuple[Reason, ...]:
+        key = self._key(candidate)
+        if key not in self._known:
+            self._known[key] = self._work_out(candidate)
+        return self._known[key]
+
+    def _key(self, candidate: Candidate) -> Hashable:
+        job = candidate.job
+        user = job.user_id if any(at.account.tells_users_apart for at in candidate.choices) else None
+        rank = (job.priority_class, job.max_running_of_class) if job.max_running_of_class is not None else None
+        given = None if candidate.pool is None else (candidate.pool.pool.id, tuple(candidate.extra))
+        return (candidate.ask, candidate.leaf, job.pool_ids, job.preemptible, job.growing, user, rank, given)
+
+    def _work_out(self, candidate: Candidate) -> tuple[Reason, ...]:
+        wants = next(candidate.offers())
+        here = [self._at(candidate, at, wants) for at in candidate.choices]
+        gone = [] if candidate.pool else _pools_that_are_gone(self._cycle, candidate.job)
+        return (*here, *gone)
+
+    def _at(self, candidate: Candidate, at: PoolCycle, wants: Wants) -> Reason:
+        refusal = self._cycle.refusal(candidate, at, wants)
+        if refusal is None or refusal.code == "next_cycle":
+            no_room = self._no_room(at, wants)
+            if no_room is not None:
+                return no_room
+            refusal = self._cycle.refusal_once_placed(candidate, at, wants) or refusal or _NOTHING_IN_THE_WAY
+        helps = self._what_helps(refusal, candidate, at, wants)
+        return reason(refusal.code, refusal.numbers, pool_id=at.pool.id, helps=helps)
+
+    def _no_room(self, at: PoolCycle, wants: Wants) -> Reason | None:
+        key = (at.pool.id, wants)
+        if key not in self._rooms:
+            self._rooms[key] = None if at.room.fits(wants) else _no_room(at, wants)
+        return self._rooms[key]
+
+    def _what_helps(self, refusal: Refusal, candidate: Candidate, at: PoolCycle, wants: Wants) -> Helps:
+        """The one change after which nothing else stands in the way; None where there is none, or it is not known."""
+        if refusal.code not in _QUOTA_FIELD and refusal.code != "over_share":
+            return None
+        job, numbers, charge = candidate.job, refusal.numbers, at.charge(wants)
+        others = at.account.refusals(candidate.leaf, job.user_id, charge, preemptible=job.preemptible)
+        if any(other != refusal for other in others) or self._no_room(at, wants) is not None:
+            return None
+        if refusal.code == "over_share":
+            lent = at.account.refusal(candidate.leaf, job.user_id, charge, preemptible=True) is None
+            return {"request": {"preemptible": True}} if lent else None
+        field, limit, allocated = _QUOTA_FIELD[refusal.code], numbers["limit"], numbers["allocated"]
+        needed = allocated + numbers["requested"]
+        return {"quota": {"team": numbers["team"], field: needed, "by_milli": needed - limit}}
+
+
+_QUOTA_FIELD = {"over_limit": "limit", "over_user_limit": "per_user_limit"}
+# What was refused in its turn, because of where a task would have landed then, could be started now.
+_NOTHING_IN_THE_WAY = Refusal("next_cycle", {})
+
+
+def _pools_that_are_gone(cycle: Cycle, job: PendingJob) -> list[Reason]:
+    gone = [pool_id for pool_id in job.pool_ids if pool_id not in cycle.pools]
+    return [reason("pool_unavailable", {"pool": f"#{pool_id}"}, pool_id=pool_id) for pool_id in gone]
+
+
+# ---- room ------------------------------------------------------------------------------------------------------------
+
+
+def _no_room(at: PoolCycle, wants: Wants) -> Reason:
+    request = wants[0].request
+    there = at.pool.fleet.headroom(request)
+    if there.matching_nodes == 0 and request.devices:
+        return reason("no_matching_accelerator", _wishes(at, request), pool_id=at.pool.id)
+    needed = sum(want.tasks for want in wants)
+    fitting = at.room.count_fitting(wants)
+    if fitting:
+        numbers = _seen(at, request, there) | {"needed": needed, "fitting": fitting}
+        return reason("gang_incomplete", numbers, pool_id=at.pool.id)
+    numbers = _wishes(at, request) | _seen(at, request, there) | _room_of(request, there)
+    return reason("no_fit", numbers, pool_id=at.pool.id, helps=_smaller_slice(at, wants, there))
+
+
+def _wishes(at: PoolCycle, request: Request) -> dict[str, object]:
+    return {
+        "pool": at.pool.name,
+        "models": list(request.models),
+        "vendors": list(request.vendors),
+        "min_device_memory_mib": request.min_device_memory_mib,
+        "node_selector": [list(label) for label in request.node_selector],
+    }
+
+
+def _seen(at: PoolCycle, request: Request, there: Headroom) -> dict[str, object]:
+    return {
+        "pool": at.pool.name,
+        "devices": request.devices,
+        "free": there.free_milli if request.devices else there.free_cpu_milli,
+        "cordoned_nodes": there.cordoned_nodes,
+    }
+
+
+def _room_of(request: Request, there: Headroom) -> dict[str, object]:
+    return {
+        "compute": request.compute_milli,
+        "memory_mib": request.memory_mib,
+        "cpu_milli": request.cpu_milli,
+        "host_memory_mib": request.host_memory_mib,
+        "matching_nodes": there.matching_nodes,
+        "possible_nodes": there.possible_nodes,
+        "largest_piece": there.largest_piece_milli,
+        "free_devices": there.free_devices,
+        "most_devices": there.most_devices,
+        "largest_free_memory_mib": there.largest_free_memory_mib,
+        "free_cpu_milli": there.free_cpu_milli,
+        "largest_free_cpu_milli": there.largest_free_cpu_milli,
+        "largest_free_host_memory_mib": there.largest_free_host_memory_mib,
+        "short": there.short,
+    }
+
+
+def _smaller_slice(at: PoolCycle, wants: Wants, there: Headroom) -> Helps:
+    """For one task that asks for part of one device: the largest slice that fits now, and what is missing to it.
+
+    If a task with that slice fits where the largest free piece is, freeing the rest beside it makes room for the whole.
+    """
+    (want, *more), step = wants, at.pool.fleet.step_milli
+    asked = want.request.compute_milli
+    if more or want.tasks > 1 or want.request.devices != 1 or asked is None or want.request.memory_mib is not None:
+        return None
+    piece = there.largest_piece_milli
+    slice_milli = piece if piece == MILLI_PER_DEVICE else piece // step * step
+    if not 0 < slice_milli < asked or not at.room.fits((Want(0, replace(want.request, compute_milli=slice_milli), 1),)):
+        return None
+    return {"free_milli": asked - slice_milli, "request": {"gpus": gpus_from_milli(slice_milli)}}
