@@ -153,8 +153,17 @@ def has_scope(user: Any, scope: str) -> bool:
     return token is None or scope in token.scopes
 
 
-def may(user: User | AnonymousUser, action: Action, team_id: int | None = None) -> Verdict:
-    """Whether ``user`` may do ``action`` (to ``team_id``'s things, where it is about a team)."""
+def may(
+    user: User | AnonymousUser,
+    action: Action,
+    team_id: int | None = None,
+    *,
+    known: tuple[Tree, dict[int, str]] | None = None,
+) -> Verdict:
+    """Whether ``user`` may do ``action`` (to ``team_id``'s things, where it is about a team).
+
+    ``known``: the tree and the user's roles, for a caller that has just read them.
+    """
     if not (user.is_authenticated and user.is_active):
         return Verdict(False, "You are not signed in.")
     scope = SCOPE[action]
@@ -167,8 +176,8 @@ def may(user: User | AnonymousUser, action: Action, team_id: int | None = None) 
         return Verdict(False, "Only an operator may do this.")
     if team_id is None:
         return Verdict(action == "token.issue", "" if action == "token.issue" else "This needs a team.")
-    tree = team_tree()
-    own = roles(user, tree)
+    tree, own = known or (team_tree(), None)
+    own = roles(user, tree) if own is None else own
     if action == "quota.edit":
         # A manager hands out within its own team: the quota of a team below one that it manages, never its own.
         parent = tree.parent.get(team_id)
@@ -190,3 +199,10 @@ def require(user: User | AnonymousUser, action: Action, team_id: int | None = No
     if team_id is not None and not may(user, "team.see", team_id):
         raise NotThere(f"There is no such {what}, or you may not see it.")
     raise Forbidden(verdict.why)
+
+
+def top_teams(user: User | AnonymousUser) -> list[Team]:
+    """The living teams that the user may see and whose parent it may not: all that it sees is at or below these."""
+    teams = list(Team.objects.filter(visible(user, "pk"), deleted_at__isnull=True).order_by("slug"))
+    seen = {team.pk for team in teams}
+    return [team for team in teams if team.parent_id not in seen]

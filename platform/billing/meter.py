@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from django.conf import settings
+from django.db import connection
 from django.db.models import F, Q
 
 from billing.exact import ExactSum
@@ -19,8 +20,21 @@ if TYPE_CHECKING:
     from scheduling.models import Allocation
 
 
+_kept: tuple[tuple[object, ...], RateCard] | None = None
+
+
 def rate_card() -> RateCard:
-    """All rates as they stand now."""
+    """All rates as they stand now. Rates are only ever added, so a card is good until there is a newer one."""
+    global _kept
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT MAX(id), COUNT(*), MAX(created_at) FROM billing_rate")
+        version = (settings.BILLING_TIME_ZONE, connection.settings_dict["NAME"], *cursor.fetchone())
+    if _kept is None or _kept[0] != version:
+        _kept = (version, _read_rates())
+    return _kept[1]
+
+
+def _read_rates() -> RateCard:
     from billing.models import Rate
 
     return RateCard(

@@ -13,12 +13,12 @@ from django.db import IntegrityError, connection
 from django.db.models import F
 
 from events.services import Journal, unit_of_work
-from inventory.models import Device, Node
+from inventory.models import Device, Node, Pool
 from scheduling import ports
 from scheduling.core import model as core
 from scheduling.core import reasons as core_reasons
 from scheduling.core.decide import decide
-from scheduling.models import Allocation, AllocationDevice, Decision, Job, SchedulerLease, Task
+from scheduling.models import Allocation, AllocationDevice, Decision, Job, Task
 from scheduling.services import lease as leases
 from scheduling.services.picture import Picture
 
@@ -106,13 +106,11 @@ class Scheduler:
         if not plan.starts and not reasons:
             return 0, 0
         with unit_of_work() as journal:
-            cycle = leases.renew(self.lease, now)
+            cycle = leases.renew(self.lease, now, cycle_ms=int((time.perf_counter() - begun) * 1000))
             good = _still_good(plan.starts)
             bound = _bind(good, self.picture, cycle, now, journal)
             changed = {job_id for job_id, found in reasons.items() if self._codes_differ(job_id, found)}
             _tell(reasons, changed, self.picture, now, journal)
-            spent = int((time.perf_counter() - begun) * 1000)
-            SchedulerLease.objects.filter(name=leases.NAME).update(cycle_ms=spent)
         for start, ids in zip(good, bound, strict=True):
             self.picture.bound(start, ids)
             self._told.pop(start.job_id, None)
@@ -225,7 +223,7 @@ def _bind(
     )
     Task.objects.filter(pk__in=[task_id for own in tasks for task_id in own]).update(state=Task.State.STARTING)
     _start_jobs(starts, picture)
-    _open_usage(allocations, now)
+    _open_usage(allocations, picture, now)
     _record(starts, picture, cycle, now, journal)
     ids = iter(allocation.pk for allocation in allocations)
     return [[next(ids) for _ in start.tasks] for start in starts]
@@ -282,12 +280,9 @@ def change_accounts(devices: Mapping[int, Sequence[int]], nodes: Mapping[int, Se
             )
 
 
-def _open_usage(allocations: Sequence[Allocation], now: datetime) -> None:
-    from inventory.models import Pool
-
-    pools = Pool.objects.in_bulk({allocation.pool_id for allocation in allocations})
+def _open_usage(allocations: Sequence[Allocation], picture: Picture, now: datetime) -> None:
     for allocation in allocations:
-        allocation.pool = pools[allocation.pool_id]
+        allocation.pool = picture.pools[allocation.pool_id].row
     ports.meter.opened(
         [each for each in allocations if each.pool.billing_start == Pool.BillingStart.BOUND], now
     )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import count
 
 from django.db import transaction
-from django.db.models import F, Q
+from django.db.models import Q
 
 from scheduling.models import SchedulerLease
 
@@ -24,6 +26,8 @@ class Lease:
 
     holder: str
     term: int
+    first_cycle: int = 0
+    cycles: Iterator[int] = field(default_factory=lambda: count(1), compare=False)
 
 
 def acquire(holder: str, now: datetime, *, name: str = NAME) -> Lease | None:
@@ -35,15 +39,16 @@ def acquire(holder: str, now: datetime, *, name: str = NAME) -> Lease | None:
             return None
         row.term += 1
         SchedulerLease.objects.filter(name=name).update(holder=holder, term=row.term, expires_at=now + LEASE_TIME)
-        return Lease(holder, row.term)
+        return Lease(holder, row.term, row.cycle)
 
 
-def renew(lease: Lease, now: datetime, *, name: str = NAME) -> int:
-    """The lease runs on from ``now``; returns the number of the cycle that may commit. Raises LostLease."""
+def renew(lease: Lease, now: datetime, *, cycle_ms: int = 0, name: str = NAME) -> int:
+    """The lease runs on from ``now``; returns the number of the cycle that may commit, rising. Raises LostLease."""
+    cycle = lease.first_cycle + next(lease.cycles)
     rows = SchedulerLease.objects.filter(name=name, holder=lease.holder, term=lease.term)
-    if not rows.update(expires_at=now + LEASE_TIME, cycle=F("cycle") + 1, cycle_at=now):
+    if not rows.update(expires_at=now + LEASE_TIME, cycle=cycle, cycle_at=now, cycle_ms=cycle_ms):
         raise LostLease(f"term {lease.term} of {lease.holder} is over")
-    return SchedulerLease.objects.values_list("cycle", flat=True).get(name=name)
+    return cycle
 
 
 def give_up(lease: Lease, *, name: str = NAME) -> None:

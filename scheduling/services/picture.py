@@ -31,8 +31,8 @@ RELEARN_AFTER = 2000
 FIRST_LEARN = 100
 
 # Events after which parts of the picture are read anew. Our own commits are applied as they are made.
-FLEET_EVENTS = ("nodes.added", "node.state", "device.health", "pool.created", "pool.changed", "engine.state")
-CLAIM_EVENTS = ("quota.set", "quota.removed", "quota.expired", "team.created", "team.moved", "team.changed")
+FLEET_EVENTS = ("nodes.added", "nodes.changed", "node.state", "device.health", "pool.created", "pool.changed", "engine.state")
+CLAIM_EVENTS = ("quota.set", "quota.removed", "quota.expired", "team.created", "team.moved", "team.changed", "team.deleted")
 JOB_EVENTS = (
     "job.submitted",
     "job.state",
@@ -74,6 +74,7 @@ class PoolPicture:
     score: core.Score
     share_across_teams: bool
     step_milli: int
+    row: Pool
     quotas: dict[int, core.Quota] = field(default_factory=dict)
     usage: dict[tuple[int, int], int] = field(default_factory=lambda: defaultdict(int))
     class_usage: dict[tuple[int, str], int] = field(default_factory=lambda: defaultdict(int))
@@ -194,7 +195,8 @@ class Picture:
         return True
 
     def _load_claims(self, now: datetime) -> None:
-        rows = Team.objects.filter(Q(deleted_at=None) | Q(allocations__released_at=None)).distinct().order_by("id")
+        holders = Allocation.objects.filter(released_at__isnull=True).values("team_id")
+        rows = Team.objects.filter(Q(deleted_at=None) | Q(pk__in=holders)).order_by("id")
         self.teams = tuple(core.Team(team.pk, team.slug, team.parent_id) for team in rows)
         self._claims: dict[int, dict[int, core.Quota]] = defaultdict(dict)
         for (pool_id, team_id), row in quotas_in_force(now).items():
@@ -235,6 +237,7 @@ class Picture:
                 score=score,
                 share_across_teams=pool.share_across_teams,
                 step_milli=pool.step_milli,
+                row=pool,
                 quotas=self._quotas_of(pool.pk),
                 devices=devices,
                 learned_from=seen,

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from django.db.models import F, Q
+from django.db.models import Q
 
 from events.services import last_seq, unit_of_work
 from inventory.models import EngineConnection, Node
+from inventory.services import set_node_state
 from scheduling.engines.base import Engine, EngineError, Order, Report, Slice
 from scheduling.models import Allocation, AllocationDevice, Job
 from scheduling.services.reports import record_reports
@@ -46,19 +47,23 @@ class Reconciler:
             # Whatever wants a launch or a stop comes with an event: without a new one there is nothing to send.
             return changed
         self._anew = False
-        changed += self._request_stops(now)
-        self._send_stops(now)
-        changed += self._launch(now)
         self.seen_seq = seq
+        to_launch, to_stop, unmarked = self._look()
+        if unmarked:
+            changed += self._mark_stops(unmarked, now)
+        for allocation_id, grace in to_stop:
+            self.engine.stop(allocation_id, grace, now)
+            self.stopped.add(allocation_id)
+        changed += self._launch(to_launch, now)
         return changed + self._observe(now)
 
     def _live(self) -> Q:
         return Q(pool__engine=self.connection, released_at__isnull=True)
 
     def _resume(self, now: datetime) -> None:
-        live = list(Allocation.objects.filter(self._live()).order_by("id"))
-        self.engine.resume(orders(live), now)
-        self.launched = {allocation.pk for allocation in live if allocation.running_at is not None}
+        live = dict(Allocation.objects.filter(self._live()).order_by("id").values_list("pk", "running_at"))
+        self.engine.resume(orders(list(live)), now)
+        self.launched = {allocation_id for allocation_id, running_at in live.items() if running_at is not None}
         self.stopped = set()
         self.resumed = True
 
@@ -70,59 +75,58 @@ class Reconciler:
                 self.stopped.discard(report.allocation_id)
         return record_reports(reports, now)
 
-    def _request_stops(self, now: datetime) -> int:
-        """Allocations of jobs that are ending, or on nodes that are gone, are marked as releasing, with an event."""
-        due = Q(job__ending__in=[ending for ending in Job.Ending.values if ending], stop_requested_at__isnull=True)
+    def _look(self) -> tuple[list[int], list[tuple[int, int]], list[int]]:
+        """Ids of live allocations to launch, those to stop with their grace, and those of them not marked yet."""
+        to_launch: list[int] = []
+        to_stop: list[tuple[int, int]] = []
+        unmarked: list[int] = []
+        wanting = Q(state=Allocation.State.BOUND) | Q(stop_requested_at__isnull=False) | ~Q(job__ending="")
+        rows = Allocation.objects.filter(self._live(), wanting).order_by("id")
+        for row in rows.values_list(
+            "id", "state", "stop_requested_at", "job__ending", "pool__grace_s", "node__state"
+        ):
+            allocation_id, state, stop_requested_at, ending, grace, node_state = row
+            if stop_requested_at is not None or ending:
+                if stop_requested_at is None:
+                    unmarked.append(allocation_id)
+                if allocation_id not in self.stopped:
+                    to_stop.append((allocation_id, 0 if node_state == Node.State.DOWN else grace))
+            elif state == Allocation.State.BOUND and allocation_id not in self.launched:
+                to_launch.append(allocation_id)
+        return to_launch, to_stop, unmarked
+
+    def _mark_stops(self, allocation_ids: Sequence[int], now: datetime) -> int:
+        """The allocations are releasing, on record before any stop is sent, with an event a job."""
         with unit_of_work() as journal:
-            rows = list(
-                Allocation.objects.filter(self._live(), due)
-                .order_by("id")
-                .values_list("id", "job_id", "team_id", "pool_id")
-            )
-            if not rows:
-                return 0
-            Allocation.objects.filter(pk__in=[row[0] for row in rows], released_at__isnull=True).update(
+            Allocation.objects.filter(pk__in=allocation_ids, released_at__isnull=True).update(
                 state=Allocation.State.RELEASING, stop_requested_at=now
             )
-            for _, job_id, team_id, pool_id in {row[1]: row for row in rows}.values():
+            jobs = Job.objects.filter(allocations__in=allocation_ids).distinct().order_by("id")
+            for job_id, team_id, pool_id in jobs.values_list("id", "team_id", "pool_id"):
                 journal.record("job.releasing", now, team_id=team_id, pool_id=pool_id, job_id=job_id)
-        return len(rows)
+        return len(allocation_ids)
 
-    def _send_stops(self, now: datetime) -> None:
-        rows = Allocation.objects.filter(self._live(), stop_requested_at__isnull=False).annotate(
-            grace=F("pool__grace_s"), node_state=F("node__state")
-        )
-        for row in rows.order_by("id"):
-            if row.pk in self.stopped:
-                continue
-            self.engine.stop(row.pk, 0 if row.node_state == Node.State.DOWN else row.grace, now)
-            self.stopped.add(row.pk)
-
-    def _launch(self, now: datetime) -> int:
-        due = [
-            row
-            for row in Allocation.objects.filter(self._live(), state=Allocation.State.BOUND).order_by("id")
-            if row.pk not in self.launched
-        ]
+    def _launch(self, allocation_ids: Sequence[int], now: datetime) -> int:
+        if not allocation_ids:
+            return 0
         failed: list[Report] = []
-        for order in orders(due):
+        for order in orders(allocation_ids):
             try:
                 self.engine.launch(order, now)
             except EngineError as error:
                 log.warning("allocation %s could not be launched yet: %s", order.allocation_id, error)
+                self._anew = True
                 if now - order.bound_at > LAUNCH_PATIENCE:
                     failed.append(
                         Report(order.allocation_id, "ended", now, None, "failed_to_start", str(error)[:500])
                     )
-                self._anew = True
                 continue
             self.launched.add(order.allocation_id)
         return record_reports(failed, now)
 
 
-def orders(allocations: Sequence[Allocation]) -> list[Order]:
-    """What the engine is told of each allocation, in order of id."""
-    ids = [allocation.pk for allocation in allocations]
+def orders(ids: Sequence[int]) -> list[Order]:
+    """What the engine is told of each of these allocations, in order of id."""
     slices: dict[int, list[Slice]] = defaultdict(list)
     for chunk in _chunks(ids):
         rows = AllocationDevice.objects.filter(allocation_id__in=chunk).select_related("device__model")
@@ -168,9 +172,16 @@ def _chunks(ids: Sequence[int], size: int = 500) -> Iterable[Sequence[int]]:
     return (ids[start : start + size] for start in range(0, len(ids), size))
 
 
-def lose_node(node: Node, engine: Engine, now: datetime) -> int:
-    """The node is gone: what ran there is reported lost with it, so that the jobs go back to the queue."""
-    live = Allocation.objects.filter(node=node, released_at__isnull=True).order_by("id").values_list("pk", flat=True)
-    return record_reports([Report(pk, "ended", now, None, "node_lost") for pk in live], now)
+def lose_node(node: Node, engine: Engine, now: datetime, *, reason: str = "", actor_id: int | None = None) -> int:
+    """The node is down, and what ran there is lost with it: its jobs go back to the queue. Returns how many tasks.
 
-
+    In one transaction, so that no node is ever down with tasks that nobody will report. What the engine still says of
+    them later changes nothing.
+    """
+    with unit_of_work():
+        set_node_state(node, Node.State.DOWN, now, reason=reason, actor_id=actor_id)
+        live = list(Allocation.objects.filter(node=node, released_at__isnull=True).order_by("id").values_list("pk", flat=True))
+        lost = record_reports([Report(pk, "ended", now, None, "node_lost") for pk in live], now)
+    for pk in live:
+        engine.stop(pk, 0, now)
+    return lost

@@ -69,6 +69,7 @@ class _Recording:
                 self._end(allocation, report)
         self._write_started()
         self._write_ended()
+        self._count_live()
         for job_id in self.touched:
             self._settle(self.jobs[job_id])
         return len(self.started) + len(self.ended)
@@ -170,13 +171,19 @@ class _Recording:
         ended = [(allocation, report) for allocation, report in self.ended if allocation.job_id == job.pk]
         if job.ending == Job.Ending.NONE:
             self._judge(job, ended)
-        if self._has_live(job):
+        if self.live[job.pk]:
             self._note_running(job)
         elif job.ending != Job.Ending.NONE:
             self._finish(job)
 
-    def _has_live(self, job: Job) -> bool:
-        return Allocation.objects.filter(job=job, released_at__isnull=True).exists()
+    def _count_live(self) -> None:
+        """How many allocations of each job live now, and how many of them do not run yet."""
+        self.live: dict[int, int] = defaultdict(int)
+        self.not_running: dict[int, int] = defaultdict(int)
+        rows = Allocation.objects.filter(job_id__in=list(self.touched), released_at__isnull=True).order_by()
+        for job_id, running_at in rows.values_list("job_id", "running_at"):
+            self.live[job_id] += 1
+            self.not_running[job_id] += running_at is None
 
     def _judge(self, job: Job, ended: Sequence[tuple[Allocation, Report]]) -> None:
         """Decides how the job ends, if what ended ends it; its other tasks are then stopped."""
@@ -190,7 +197,7 @@ class _Recording:
             job.exit_code = bad.exit_code
             reason = bad.reason or f"exit_{bad.exit_code}"
             self._set_ending(job, Job.Ending.REQUEUE if retry else Job.Ending.FAILED, reason, retry=retry)
-        elif ended and not self._has_live(job):
+        elif ended and not self.live[job.pk]:
             job.exit_code = 0
             self._set_ending(job, Job.Ending.SUCCEEDED, "all_tasks_ended")
 
@@ -203,6 +210,8 @@ class _Recording:
         job.ending = ending
         job.ending_reason = reason[:40]
         job.retries_used += retry
+        if not self.live[job.pk]:
+            return  # it ends with this very report: ``_finish`` writes it all
         Job.objects.filter(pk=job.pk).update(
             ending=ending,
             ending_reason=job.ending_reason,
@@ -214,9 +223,7 @@ class _Recording:
         self._record(job, "job.stopping", state=job.state, ending=ending, reason=reason)
 
     def _note_running(self, job: Job) -> None:
-        if job.state != Job.State.STARTING or not self.started:
-            return
-        if Allocation.objects.filter(job=job, released_at__isnull=True, running_at__isnull=True).exists():
+        if job.state != Job.State.STARTING or not self.started or self.not_running[job.pk]:
             return
         moments = [each.running_at for each in self.started if each.job_id == job.pk and each.running_at is not None]
         self._move(job, Job.State.RUNNING, started_at=max(moments, default=self.now))
@@ -231,13 +238,30 @@ class _Recording:
             Task.objects.filter(job=job).exclude(state=Task.State.PENDING).update(
                 state=Task.State.PENDING, exit_code=None
             )
-            self._move(job, Job.State.PENDING, ending="", ending_reason="", started_at=None, exit_code=None)
+            self._move(
+                job,
+                Job.State.PENDING,
+                ending="",
+                ending_reason="",
+                started_at=None,
+                exit_code=None,
+                end_message=job.end_message,
+                retries_used=job.retries_used,
+            )
             return
-        Task.objects.filter(job=job, state__in=[Task.State.PENDING, Task.State.STARTING, Task.State.RUNNING]).update(
-            state=Task.State.CANCELLED
-        )
+        if job.tasks_wanted > 1 or job.ending == Job.Ending.CANCELLED:
+            unfinished = [Task.State.PENDING, Task.State.STARTING, Task.State.RUNNING]
+            Task.objects.filter(job=job, state__in=unfinished).update(state=Task.State.CANCELLED)
         last = max((a.released_at for a, _ in self.ended if a.job_id == job.pk and a.released_at), default=self.now)
-        self._move(job, job.ending, ended_at=last)
+        self._move(
+            job,
+            job.ending,
+            ended_at=last,
+            ending=job.ending,
+            ending_reason=job.ending_reason,
+            exit_code=job.exit_code,
+            end_message=job.end_message,
+        )
 
     def _move(self, job: Job, state: str, **changes: object) -> None:
         check_move(JOB_MOVES, job.state, state)

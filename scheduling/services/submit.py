@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -156,6 +156,7 @@ def submit(
         for position, group in enumerate(spec.groups)
     )
     Task.objects.bulk_create(_tasks(groups))
+    _check_still_open(teams.values())
     for job in jobs:
         journal.record(
             "job.submitted",
@@ -168,6 +169,14 @@ def submit(
             name=job.name,
         )
     return jobs
+
+
+def _check_still_open(teams: Iterable[Team]) -> None:
+    """A team that was closed since it was read takes no job. The new jobs' keys hold its row from here to the commit."""
+    ids = [team.pk for team in teams]
+    closed = Team.objects.filter(pk__in=ids).exclude(state=Team.State.ACTIVE).order_by("pk").first()
+    if closed is not None:
+        raise Conflict(f"The team '{closed.slug}' is {closed.state}.", code="team_closed")
 
 
 def _tasks(groups: Sequence[TaskGroup]) -> list[Task]:
@@ -191,7 +200,7 @@ def _teams_and_classes(
     tree = team_tree()
     own = roles(user, tree)
     faults: list[Fault] = []
-    verdicts = {slug: may(user, "job.submit", team.pk) for slug, team in teams.items()}
+    verdicts = {slug: may(user, "job.submit", team.pk, known=(tree, own)) for slug, team in teams.items()}
     for position, spec in enumerate(specs):
         where = f"[{position}]." if many else ""
         team = teams.get(spec.team)
