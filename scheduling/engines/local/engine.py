@@ -70,7 +70,8 @@ class LocalEngine:
 
     Where there is no NVIDIA device ``pretend_devices`` are offered, labelled as such. ``cgroup`` is where cgroups of
     tasks are made; None: where the server's own place allows it, else CPU and memory of tasks are not bounded.
-    An order's ``image`` means nothing here.
+    An order's ``image`` means nothing here. ``root`` belongs to one connection: ``resume`` stops all that it did not
+    order. ``logs`` and ``utilization`` may be asked from other threads than the rest.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class LocalEngine:
                     continue
             if order.running_at is not None:
                 self._reports.append(
-                    Report(order.allocation_id, "ended", now, None, records.LOST, "its folder is gone")
+                    Report(order.allocation_id, "ended", now, None, records.LOST, "Its folder is gone.")
                 )
         for allocation_id, folder in self._folders():
             if allocation_id not in ordered and folder.ended() is None:
@@ -141,7 +142,7 @@ class LocalEngine:
         """The task lives ``grace_s`` from now at most. EngineError: it does not know, ask again."""
         watch = self._watches.get(allocation_id)
         if watch is None and self._folder(allocation_id).order() is None:
-            self._reports.append(Report(allocation_id, "ended", now, None, records.STOPPED, "it was not here"))
+            self._reports.append(Report(allocation_id, "ended", now, None, records.STOPPED, "It was not here."))
             return
         watch = watch or self._watch(allocation_id, started=True)
         watch.silent = False
@@ -154,7 +155,7 @@ class LocalEngine:
     # What is true
 
     def observe(self, now: datetime) -> list[Report]:
-        """Tasks that just run cost nothing. One that ended is forgotten: to ``launch`` or ``stop`` it tells its end again."""
+        """Tasks that just run cost nothing. Those that ended are forgotten; ``launch`` or ``stop`` tell it again."""
         for pidfd, allocation_id in self._ends.heard():
             self._forget_process(allocation_id, pidfd)
         self._look_at_unsettled(now)
@@ -176,7 +177,7 @@ class LocalEngine:
         """CPU is what was used since the last call. Pretend devices are played, see ``usage.pretended``."""
         running = {
             allocation_id: (watch.supervisor, watch.order.slices)
-            for allocation_id, watch in self._watches.items()
+            for allocation_id, watch in list(self._watches.items())
             if watch.supervisor and watch.order
         }
         return self._machine.utilization(running, now)
@@ -324,10 +325,11 @@ class LocalEngine:
             if watch.folder.begun() is not None:
                 if kill_orphans(watch.folder):
                     return None
-                return watch.folder.end(None, records.LOST, "its supervisor is gone and left no exit code")
+                return watch.folder.end(None, records.LOST, "Its supervisor is gone and left no exit code.")
             if watch.stopping:
-                return watch.folder.end(None, records.STOPPED, "stopped before it began")
-            return watch.folder.end(None, records.FAILED_TO_START, f"no supervisor: {watch.folder.errors()}")
+                return watch.folder.end(None, records.STOPPED, "Stopped before it began.")
+            said = watch.folder.errors() or "it said nothing"
+            return watch.folder.end(None, records.FAILED_TO_START, f"Its supervisor did not start: {said}.")
 
     def _report_start(self, watch: Watch, now: datetime) -> None:
         if not watch.started and (start := watch.folder.started()) is not None:

@@ -57,7 +57,7 @@ class Cgroup:
         with contextlib.suppress(OSError, ValueError), open(f"{self._path}/memory.events", encoding="ascii") as file:
             counts = dict(line.split() for line in file)
             if int(counts.get("oom_kill", 0)):
-                return f"out of memory: more than its {self._memory_mib} MiB"
+                return f"Out of memory: it took more than its {self._memory_mib} MiB."
         return ""
 
     def _set(self, name: str, value: str) -> None:

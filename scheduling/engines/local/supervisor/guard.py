@@ -126,7 +126,7 @@ class Guard:
         """The command runs, or the answer says why it cannot."""
         command = self._order["command"]
         if not command or not command[0]:
-            return end_record(NOT_FOUND, FAILED_TO_START, "the command is empty")
+            return end_record(NOT_FOUND, FAILED_TO_START, "The command is empty.")
         self._output, output = os.pipe()
         failed, failure = os.pipe()
         supervisor = os.getpid()
@@ -142,7 +142,7 @@ class Guard:
             os.waitpid(self._main, 0)
             number, _, message = problem.decode(errors="replace").partition(" ")
             code = NOT_FOUND if int(number) in (errno.ENOENT, errno.ENOTDIR) else NOT_RUNNABLE
-            return end_record(code, FAILED_TO_START, f"{command[0]}: {message}")
+            return end_record(code, FAILED_TO_START, f"{command[0]}: {message}.")
         write_record(STARTED, {"at": at, **identity(self._main)})
         os.set_blocking(self._output, False)
         self._poll.register(self._output, select.POLLIN)
@@ -257,14 +257,15 @@ class Guard:
         code = os.waitstatus_to_exitcode(self._status)
         how = f"exit code {code}" if code >= 0 else f"killed by {signal_name(-code)}"
         if self._reason == TIME_LIMIT:
-            return end_record(None, TIME_LIMIT, f"the time limit of {self._order['time_limit_s']} s was over: {how}")
+            limit = self._order["time_limit_s"]
+            return end_record(None, TIME_LIMIT, f"The time limit of {limit} s was reached ({how}).")
         if self._reason == STOPPED:
-            return end_record(None, STOPPED, how)
+            return end_record(None, STOPPED, f"Stopped ({how}).")
         if self._reason == LOST:
-            return end_record(None, LOST, f"its supervisor was ended from outside: {how}")
+            return end_record(None, LOST, f"Its supervisor was told to end from outside ({how}).")
         if code >= 0:
             return end_record(code, "", "")
-        return end_record(128 - code, "", self._cgroup.ran_out_of_memory() or how)
+        return end_record(128 - code, "", self._cgroup.ran_out_of_memory() or f"Killed by {signal_name(-code)}.")
 
 
 def signal_name(number: int) -> str:
@@ -313,6 +314,6 @@ def main(folder: str) -> None:
     # From here on SIGTERM is heard. An engine that saw no begun.json has left stop.json only: it is looked for after.
     write_record(BEGUN, {"at": now_us(), **identity(os.getpid())}, durable=True)
     if os.path.exists(STOP):
-        write_end(end_record(None, STOPPED, "stopped before it began"))
+        write_end(end_record(None, STOPPED, "Stopped before it began."))
     else:
         write_end(guard.run())
