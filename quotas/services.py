@@ -15,6 +15,7 @@ from inventory.models import Device, Node, Pool
 from quotas.models import Quota
 from quotas.selectors import quotas_in_force
 from scheduling.core.units import format_gpus
+from tenants import services as tenants
 from tenants.models import Team
 
 FIELDS = ("guaranteed", "limit", "weight", "reserved", "per_user_limit")
@@ -48,6 +49,7 @@ def set_quota(
     _check_values(values, valid_from, valid_until, now)
     with unit_of_work() as journal:
         Pool.objects.select_for_update().get(pk=pool.pk)
+        _check_lives(team)
         row = Quota.objects.filter(team=team, pool=pool, valid_from=valid_from, valid_until=valid_until).first()
         row = row or Quota(team=team, pool=pool, valid_from=valid_from, valid_until=valid_until)
         before = {name: getattr(row, name) for name in FIELDS}
@@ -75,6 +77,28 @@ def remove_quota(team: Team, pool: Pool, now: datetime, *, actor_id: int | None 
             journal.record("quota.removed", now, team_id=team.pk, pool_id=pool.pk, actor_id=actor_id)
 
 
+def remove_quotas_of(team: Team, now: datetime, *, actor_id: int | None = None) -> int:
+    """The team has no quota in any pool, standing or temporary; returns how many rows went."""
+    with unit_of_work() as journal:
+        pools = Quota.objects.filter(team=team).order_by("pool_id").values_list("pool_id", flat=True).distinct()
+        list(Pool.objects.select_for_update().filter(pk__in=list(pools)).order_by("pk"))
+        rows = list(Quota.objects.filter(team=team).order_by("id"))
+        for row in rows:
+            journal.record("quota.removed", now, team_id=team.pk, pool_id=row.pool_id, actor_id=actor_id)
+        Quota.objects.filter(pk__in=[row.pk for row in rows]).delete()
+    return len(rows)
+
+
+def move_team(team: Team, parent: Team | None, now: datetime, *, actor_id: int | None = None) -> None:
+    """The team and all below it hang under ``parent``. Invalid, with the sum, where its guarantees do not fit there."""
+    with unit_of_work():
+        pools = list(Pool.objects.select_for_update().order_by("pk"))
+        tenants.move_team(team, parent, now, actor_id=actor_id)
+        for pool in pools:
+            # What the pool has was checked when its guarantees were set; a move changes only who they count for.
+            _check_sums(team, pool, now, override_capacity=True)
+
+
 def expire_quotas(now: datetime) -> int:
     """Temporary quotas that are over are gone, with an event each; returns how many. They stopped counting by time."""
     with unit_of_work() as journal:
@@ -83,6 +107,12 @@ def expire_quotas(now: datetime) -> int:
             journal.record("quota.expired", now, team_id=row.team_id, pool_id=row.pool_id, until=str(row.valid_until))
         Quota.objects.filter(pk__in=[row.pk for row in over]).delete()
     return len(over)
+
+
+def _check_lives(team: Team) -> None:
+    # The row's lock makes a deletion of the team at the same moment wait, or be seen here.
+    if Team.objects.select_for_update().values_list("state", flat=True).get(pk=team.pk) == Team.State.DELETED:
+        raise Invalid.at("team", f"the team '{team.slug}' is deleted", value=team.slug)
 
 
 def _check_values(

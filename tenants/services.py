@@ -119,18 +119,27 @@ def create_team(
             raise Invalid.at("slug", str(SLUG.message), value=slug)
         elif living.filter(slug=slug).exists():
             raise Conflict(f"There is already a team '{slug}'.", code="slug_taken")
-        if parent is not None and parent.state != Team.State.ACTIVE:
-            raise Invalid.at("parent", f"the team '{parent.slug}' is {parent.state}", value=parent.slug)
+        _check_parent(parent)
         team = Team(name=name, name_key=name_key(name), slug=slug, parent=parent, created_at=now)
         team.save()
         journal.record("team.created", now, team_id=team.pk, actor_id=actor_id, slug=slug, name=name)
     return team
 
 
+def _check_parent(parent: Team | None) -> None:
+    """Returns where the team may have sub-teams, by its row now; call it with the tree locked."""
+    if parent is None:
+        return
+    state = Team.objects.values_list("state", flat=True).get(pk=parent.pk)
+    if state != Team.State.ACTIVE:
+        raise Invalid.at("parent", f"the team '{parent.slug}' is {state}", value=parent.slug)
+
+
 def move_team(team: Team, parent: Team | None, now: datetime, *, actor_id: int | None = None) -> None:
     """The team and all below it hang under ``parent``. Invalid if that would make it its own ancestor."""
     with unit_of_work() as journal:
         lock_team_tree()
+        _check_parent(parent)
         above = parent
         while above is not None:
             if above.pk == team.pk:
@@ -140,6 +149,24 @@ def move_team(team: Team, parent: Team | None, now: datetime, *, actor_id: int |
         Team.objects.filter(pk=team.pk).update(parent=parent)
         team.parent = parent
         journal.record("team.moved", now, team_id=team.pk, actor_id=actor_id, before=before, after=parent and parent.pk)
+
+
+def retire_team(team: Team, now: datetime, *, actor_id: int | None = None) -> None:
+    """The team is deleted: its row and history stay, its slug and name are free. Conflict while it has sub-teams.
+
+    Whether it may go (its jobs, its quotas) is for ``scheduling.services.teams.delete_team``, which calls this.
+    """
+    with unit_of_work() as journal:
+        lock_team_tree()
+        row = Team.objects.select_for_update().get(pk=team.pk)
+        if row.state == Team.State.DELETED:
+            raise Conflict(f"The team '{row.slug}' is deleted already.", code="team_deleted")
+        below = list(Team.objects.filter(parent=row, deleted_at=None).order_by("id").values_list("slug", flat=True))
+        if below:
+            raise Conflict(f"The team '{row.slug}' still has teams below it: {', '.join(below)}.", code="team_has_teams")
+        Team.objects.filter(pk=row.pk).update(state=Team.State.DELETED, deleted_at=require_aware(now))
+        journal.record("team.deleted", now, team_id=row.pk, actor_id=actor_id, slug=row.slug)
+    team.refresh_from_db()
 
 
 def set_membership(user: User, team: Team, role: str, now: datetime, *, actor_id: int | None = None) -> Membership:

@@ -48,7 +48,9 @@ class Reconciler:
             return changed
         self._anew = False
         self.seen_seq = seq
-        to_launch, to_stop, unmarked = self._look()
+        to_launch, to_stop, unmarked, lost = self._look()
+        # A node may be set down by whoever may set states; what ran there is then lost with it, here at the latest.
+        changed += record_reports([Report(each, "ended", now, None, "node_lost") for each in lost], now)
         if unmarked:
             changed += self._mark_stops(unmarked, now)
         for allocation_id, grace in to_stop:
@@ -75,25 +77,31 @@ class Reconciler:
                 self.stopped.discard(report.allocation_id)
         return record_reports(reports, now)
 
-    def _look(self) -> tuple[list[int], list[tuple[int, int]], list[int]]:
-        """Ids of live allocations to launch, those to stop with their grace, and those of them not marked yet."""
+    def _look(self) -> tuple[list[int], list[tuple[int, int]], list[int], list[int]]:
+        """Ids of live allocations: to launch, to stop (with their grace), of these not marked yet, on nodes that are down."""
         to_launch: list[int] = []
         to_stop: list[tuple[int, int]] = []
         unmarked: list[int] = []
+        lost: list[int] = []
         wanting = Q(state=Allocation.State.BOUND) | Q(stop_requested_at__isnull=False) | ~Q(job__ending="")
+        wanting |= Q(node__state=Node.State.DOWN)
         rows = Allocation.objects.filter(self._live(), wanting).order_by("id")
         for row in rows.values_list(
             "id", "state", "stop_requested_at", "job__ending", "pool__grace_s", "node__state"
         ):
             allocation_id, state, stop_requested_at, ending, grace, node_state = row
-            if stop_requested_at is not None or ending:
+            if node_state == Node.State.DOWN:
+                lost.append(allocation_id)
+                if allocation_id not in self.stopped:
+                    to_stop.append((allocation_id, 0))
+            elif stop_requested_at is not None or ending:
                 if stop_requested_at is None:
                     unmarked.append(allocation_id)
                 if allocation_id not in self.stopped:
-                    to_stop.append((allocation_id, 0 if node_state == Node.State.DOWN else grace))
+                    to_stop.append((allocation_id, grace))
             elif state == Allocation.State.BOUND and allocation_id not in self.launched:
                 to_launch.append(allocation_id)
-        return to_launch, to_stop, unmarked
+        return to_launch, to_stop, unmarked, lost
 
     def _mark_stops(self, allocation_ids: Sequence[int], now: datetime) -> int:
         """The allocations are releasing, on record before any stop is sent, with an event a job."""
@@ -175,13 +183,14 @@ def _chunks(ids: Sequence[int], size: int = 500) -> Iterable[Sequence[int]]:
 def lose_node(node: Node, engine: Engine, now: datetime, *, reason: str = "", actor_id: int | None = None) -> int:
     """The node is down, and what ran there is lost with it: its jobs go back to the queue. Returns how many tasks.
 
-    In one transaction, so that no node is ever down with tasks that nobody will report. What the engine still says of
-    them later changes nothing.
+    Two transactions, because a cycle locks jobs before nodes; between them, the reconciler sees the node and does the
+    second. What the engine still says of these tasks later changes nothing.
     """
-    with unit_of_work():
-        set_node_state(node, Node.State.DOWN, now, reason=reason, actor_id=actor_id)
-        live = list(Allocation.objects.filter(node=node, released_at__isnull=True).order_by("id").values_list("pk", flat=True))
-        lost = record_reports([Report(pk, "ended", now, None, "node_lost") for pk in live], now)
+    set_node_state(node, Node.State.DOWN, now, reason=reason, actor_id=actor_id)
+    live = list(
+        Allocation.objects.filter(node=node, released_at__isnull=True).order_by("id").values_list("pk", flat=True)
+    )
+    lost = record_reports([Report(pk, "ended", now, None, "node_lost") for pk in live], now)
     for pk in live:
         engine.stop(pk, 0, now)
     return lost

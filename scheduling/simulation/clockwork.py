@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -17,7 +17,10 @@ class Unsettled(Exception):
 
 @dataclass
 class Clockwork:
-    """``now`` is the virtual moment. Everything that is due at it has happened after ``settle``."""
+    """``now`` is the virtual moment. Everything that is due at it has happened after ``settle``.
+
+    ``pace`` is told (the present moment, the next one) before time goes on, so that a caller can make people wait for it.
+    """
 
     now: datetime
     scheduler: Scheduler
@@ -25,6 +28,7 @@ class Clockwork:
     decisions: int = 0
     cycles: int = 0
     deciding_s: float = field(default=0.0)
+    pace: Callable[[datetime, datetime], None] | None = None
 
     def settle(self, rounds: int = 200) -> core.Plan | None:
         """Cycles and reconciles at this moment until nothing changes; returns the last plan that was made, if any."""
@@ -42,13 +46,20 @@ class Clockwork:
         raise Unsettled(f"still changing at {self.now.isoformat()} after {rounds} rounds")
 
     def next_change(self) -> datetime | None:
-        """The next moment at which an engine will have something to say by itself."""
+        """The next moment at which something happens by itself: an engine reports, a quota begins or ends."""
         moments = [moment for each in self.reconcilers if (moment := each.engine.next_change()) is not None]
-        return min(moments, default=None)
+        claims = self.scheduler.picture.claims_change_at
+        return min(moments if claims is None else [*moments, claims], default=None)
 
     def run_until(self, end: datetime) -> None:
         """Time goes on to ``end`` (inclusive), with a settling at every moment at which something happens by itself."""
         while (moment := self.next_change()) is not None and moment <= end:
-            self.now = max(self.now, moment)
+            self._go_to(moment)
             self.settle()
-        self.now = max(self.now, end)
+        self._go_to(end)
+
+    def _go_to(self, moment: datetime) -> None:
+        if moment > self.now:
+            if self.pace is not None:
+                self.pace(self.now, moment)
+            self.now = moment
