@@ -27,9 +27,9 @@ def quotas_in_force(now: datetime, pool_id: int | None = None) -> dict[tuple[int
 
 
 def as_core(row: Quota) -> core.Quota:
-    """The row as the scheduler's core takes it."""
+    """The row as the scheduler's core takes it; there a parent is guaranteed at least what its children are."""
     return core.Quota(
-        guaranteed=row.guaranteed,
+        guaranteed=row.guaranteed or 0,
         limit=row.limit,
         weight=row.weight,
         reserved=row.reserved,
