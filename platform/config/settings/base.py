@@ -158,11 +158,13 @@ REST_FRAMEWORK = {
     "DEFAULT_RENDERER_CLASSES": ["config.rest.ExactJSONRenderer"],
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "EXCEPTION_HANDLER": "config.errors.problem_response",
-    "DEFAULT_PAGINATION_CLASS": "config.rest.SequencePagination",
-    "PAGE_SIZE": 50,
+    "DEFAULT_PAGINATION_CLASS": None,
+    "DEFAULT_CONTENT_NEGOTIATION_CLASS": "config.rest.OneForm",
+    "DEFAULT_THROTTLE_CLASSES": ["config.rest.RequestRate"],
     "COERCE_DECIMAL_TO_STRING": True,
     "UNAUTHENTICATED_USER": "django.contrib.auth.models.AnonymousUser",
 }
+API_REQUESTS_PER_MINUTE = int(os.environ.get("API_REQUESTS_PER_MINUTE", "3000"))
 SPECTACULAR_SETTINGS = {
     "TITLE": "Allotment",
     "DESCRIPTION": "Teams, quotas, pools and jobs of an accelerator fleet. Quantities of GPUs are JSON numbers in GPUs; money is a string.",
