@@ -88,7 +88,7 @@ def read_pods(text: str) -> tuple[Request, ...]:
             compute_milli=compute if devices else None,
             cpu_milli=_count(row, "cpu_milli", line),
             host_memory_mib=_count(row, "memory_mib", line),
-            models=tuple(sorted(set(filter(None, (row.get("gpu_spec") or "").split("|"))))),
+            models=_models(row.get("gpu_spec") or ""),
         )
         pods.append(shapes.setdefault(request, request))
     return tuple(pods)
@@ -114,9 +114,10 @@ def draw_arrivals(pods: Sequence[Request], nodes: Sequence[TraceNode], seed: int
     target = int(ratio * capacity_milli(nodes))
     order = generator.permutation(len(pods)).tolist()
     total = int(asked.sum())
+    too_much = total > target
     while total > target:
         total -= int(asked[order.pop(int(generator.integers(len(order))))])
-    while total < target and asked.any():
+    while not too_much and total < target and asked.any():
         row = int(generator.integers(len(pods)))
         if total + (pods[row].compute_milli or 0) > target:  # of one GPU, as in the authors' simulator
             break
@@ -202,6 +203,11 @@ def _text(row: dict[str, str], field: str, line: int) -> str:
     if not value:
         raise TraceError(line, field, "is missing")
     return value
+
+
+def _models(spec: str) -> tuple[str, ...]:
+    """The models of ``A|B|B``, sorted. Repeated ones stay: for the experiment those are shapes of their own."""
+    return tuple(sorted(filter(None, spec.split("|"))))
 
 
 def _count(row: dict[str, str], field: str, line: int) -> int:

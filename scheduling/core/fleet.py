@@ -10,7 +10,9 @@ looking at every node, see ``placement_kernels``. Three scores:
   published by Weng et al., USENIX ATC 2023, truncated to 0..100 points; several devices are chosen as in ``binpack``.
   Without typical shapes there is nothing to expect, and ``binpack`` is used.
 
-Ties go to the lowest ``NodeState.rank``, then to the lowest device index.
+Ties go to the lowest ``NodeState.rank``, then to the lowest device index. All devices of one task give the same
+compute; where a request for memory would take different parts of a node's devices, ``binpack`` and ``spread`` choose
+among those of which it takes least.
 """
 
 from __future__ import annotations
@@ -271,7 +273,7 @@ class Fleet:
             self._labelled.pop(slot, None)
         needs = needs_of(request, self._classes, self.step_milli)
         self._tables.needs[slot] = np.array(needs, dtype=np.int64).reshape(len(needs), 2)
-        alike = request.devices > 1 and computes_differ(needs)
+        alike = computes_differ(needs)
         self._tables.shapes[slot] = (
             request.devices,
             request.cpu_milli,
@@ -307,17 +309,18 @@ class Fleet:
 
     def set_schedulable(self, node_id: int, schedulable: bool) -> None:
         """Whether new tasks may land on the node; what is bound on it stays."""
-        self._set(self._tables.nodes, self._position[node_id], self._k.N_OPEN, schedulable, self._position[node_id])
+        node = self._position[node_id]
+        self._set(self._tables.nodes[:, self._k.N_OPEN], node, schedulable, node)
 
     def set_healthy(self, device_id: int, healthy: bool) -> None:
         """Whether new slices may land on the device; what is bound on it stays."""
         row = self._row[device_id]
         node = int(self._tables.devices[self._k.D_NODE, row])
-        self._set(self._tables.devices, row, self._k.D_HEALTHY, healthy, node)
+        self._set(self._tables.devices[self._k.D_HEALTHY], row, healthy, node)
 
-    def _set(self, table: np.ndarray, row: int, column: int, value: bool, node: int) -> None:
-        if bool(table[row, column]) != value:
-            table[row, column] = value
+    def _set(self, column: np.ndarray, row: int, value: bool, node: int) -> None:
+        if bool(column[row]) != value:
+            column[row] = value
             self._note_change(node)
             self.version += 1
 

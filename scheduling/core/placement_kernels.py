@@ -21,7 +21,7 @@ from numba import njit
 # A part is only called by kernels: without an entry from Python, and without a place in the cache, it compiles faster.
 _OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False, "no_cfunc_wrapper": True}
 kernel = njit(cache=True, **_OPTIONS)
-part = njit(no_cpython_wrapper=True, **_OPTIONS)
+part = njit(**_OPTIONS | {"no_cpython_wrapper": True})
 
 WHOLE = 1000  # milli of one device
 NO_FIT, NEVER = -1, -2  # leaves: does not fit now; can never fit (wrong model or labels, too small even when empty)
@@ -205,14 +205,15 @@ def _least_common_compute(devices, needs, slot, first, last, wanted, team):
 def _choose(t, slot, node, emptiest):
     """Put the devices for one task at the front of ``scratch``, rows ascending; the compute of each, 0 if too few fit.
 
-    The fullest devices that give the slice (``emptiest``: the emptiest), lowest index on ties.
+    The fullest devices that give the slice (``emptiest``: the emptiest), lowest index on ties; where the compute
+    differs between devices, of those that give least.
     """
     devices, needs, rows = t.devices, t.needs, t.scratch
     wanted, team = t.shapes[slot, S_DEVICES], t.shapes[slot, S_TEAM]
     first = t.nodes[node, N_FIRST]
     last = first + t.nodes[node, N_COUNT]
     alike = 0
-    if wanted > 1 and t.shapes[slot, S_ALIKE]:
+    if t.shapes[slot, S_ALIKE]:
         alike = _least_common_compute(devices, needs, slot, first, last, wanted, team)
         if alike == 0:
             return 0
