@@ -12,6 +12,7 @@ Scores are integers, higher is better; the leftmost of equal scores, which is th
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,8 +21,16 @@ from numba import njit
 # No kernel allocates, so none needs numba's reference counts; leaving them out (_nrt) makes placing 3 times as fast.
 # A part is only called by kernels: without an entry from Python, and without a place in the cache, it compiles faster.
 _OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False, "no_cfunc_wrapper": True}
-kernel = njit(cache=True, **_OPTIONS)
 part = njit(**_OPTIONS | {"no_cpython_wrapper": True})
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """``function``, compiled when it is first called and kept on disk where there is a place for it."""
+    try:
+        return njit(cache=True, **_OPTIONS)(function)
+    except RuntimeError:  # neither beside this file nor under the user's home may anything be written
+        return njit(**_OPTIONS)(function)
+
 
 WHOLE = 1000  # milli of one device
 NO_FIT, NEVER = -1, -2  # leaves: does not fit now; can never fit (wrong model or labels, too small even when empty)

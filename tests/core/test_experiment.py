@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+from django.core.management import CommandError, call_command
 
 from scheduling.benchmarks import placement
 from scheduling.core import experiment
@@ -155,6 +158,36 @@ def test_benchmark_says_what_is_missing(tmp_path):
     (tmp_path / placement.NODE_LIST).write_text(NODES)
     with pytest.raises(placement.MissingTrace, match=r"openb_pod_list_default\.csv is missing"):
         placement.run(tmp_path)
+
+
+def test_the_command_prints_the_figures(small_trace):
+    out = io.StringIO()
+    call_command("bench", "placement", "--trace", str(small_trace), "--seeds", "1", "--json", stdout=out)
+    assert json.loads(out.getvalue())["nodes"] == 2
+    out = io.StringIO()
+    call_command("bench", "placement", "--trace", str(small_trace), "--seeds", "1,2", "--nodes-copies", "2", stdout=out)
+    assert "4 nodes, 20 devices, 2 seeds (numpy arrival orders)" in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--trace", "nowhere"], placement.NODE_LIST),
+        (["--trace", "{trace}", "--workload", "none"], "openb_pod_list_none.csv is missing"),
+        (["--trace", "{trace}", "--orders", "nowhere.npz"], "nowhere.npz is missing"),
+        (["--trace", "{trace}", "--nodes-copies", "0"], "within 1..100"),
+        (["--trace", "{trace}", "--score", "random"], "random"),
+    ],
+)
+def test_the_command_refuses_what_cannot_be_meant(small_trace, arguments, message):
+    with pytest.raises(CommandError, match=message):
+        call_command("bench", "placement", *(argument.format(trace=small_trace) for argument in arguments))
+
+
+def test_the_command_names_the_line_of_a_malformed_trace(small_trace):
+    (small_trace / "csv" / "openb_pod_list_default.csv").write_text(PODS + "p,x,1,1,1000,,\n")
+    with pytest.raises(CommandError, match="line 6, cpu_milli"):
+        call_command("bench", "placement", "--trace", str(small_trace))
 
 
 # ---- the published runs ----------------------------------------------------------------------------------------------

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pytest
 
@@ -361,6 +364,41 @@ def test_more_shapes_than_are_kept_are_still_placed_right():
     assert (fleet.place_each(shapes * 2).nodes < 0).all()
     fleet.give_back(fleet.placement_on(0, [1], 100, [2400], 0, 0))
     assert all(fleet.place(shape) is not None for shape in shapes)
+
+
+# ---- cost ------------------------------------------------------------------------------------------------------------
+
+
+def in_a_process_of_its_own(code: str) -> str:
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, timeout=100, check=True
+    )
+    return done.stdout
+
+
+def test_importing_the_fleet_does_not_import_numba():
+    assert in_a_process_of_its_own("import sys, scheduling.core.fleet; print('numba' in sys.modules)") == "False\n"
+
+
+@pytest.mark.slow
+def test_a_large_fleet_and_more_shapes_than_are_kept_stay_under_300_mb():
+    """12,130 nodes with five devices each and 700 shapes, numpy and numba included."""
+    peak_kib = in_a_process_of_its_own("""
+import resource
+from scheduling.core.fleet import Fleet
+from scheduling.core.fragmentation import typical_shapes
+from scheduling.core.model import DeviceState, NodeState, Request
+shapes = [Request(devices=1, compute_milli=50 + 50 * (i % 10), cpu_milli=i) for i in range(700)]
+nodes = (
+    NodeState(n, "", n, 96000, 393216, tuple(DeviceState(5 * n + i, i, "m", "v", 32768) for i in range(5)))
+    for n in range(12130)
+)
+fleet = Fleet(nodes, score="fragmentation", typical=typical_shapes((shape, 1) for shape in shapes[:35]))
+assert (fleet.place_each(shapes).nodes >= 0).all()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+""")
+    assert int(peak_kib) < 300_000
 
 
 # ---- how many fit ----------------------------------------------------------------------------------------------------
