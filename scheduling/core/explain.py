@@ -30,7 +30,7 @@ class Explanations:
         self._rooms: dict[tuple[int, Wants], Reason | None] = {}  # by pool; None: there is room
 
     def by_job(self) -> dict[int, tuple[Reason, ...]]:
-        """Job id → why it waits, for every job that is held or still has tasks to place."""
+        """Job id → why it waits, for every job that is held or still has tasks to place, by ascending id."""
         reasons: dict[int, tuple[Reason, ...]] = {
             job.id: (held_reason(job.held, job.held_numbers),)
             for job in self._cycle.snapshot.pending
@@ -39,7 +39,7 @@ class Explanations:
         for candidate in self._cycle.candidates:
             if candidate.has_offers():
                 reasons[candidate.job.id] = self._of(candidate)
-        return reasons
+        return dict(sorted(reasons.items()))
 
     def _of(self, candidate: Candidate) -> tuple[Reason, ...]:
         key = self._key(candidate)

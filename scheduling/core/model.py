@@ -71,7 +71,7 @@ class NodeState:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where one task lands: a node (by id and position) and, of each chosen device, its slice. Nothing is taken by it."""
+    """Where one task lands: a node (by id and position) and its slice of each chosen device. Nothing is taken by it."""
 
     node: int  # position in the fleet
     node_id: int
@@ -121,7 +121,10 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class PendingJob:
-    """A job with tasks to place: one that waits, or a running elastic one that wants more (``growing``)."""
+    """A job with tasks to place: one that waits, or a running elastic one that wants more (``growing``).
+
+    A growing job names first the pool it runs in, and grows only there.
+    """
 
     id: int
     team_id: int
@@ -165,17 +168,17 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What an operator chose for the whole installation. Reclaim, reservation and topology options get their place here."""
+    """What an operator chose for the installation. Reclaim, reservation and topology options get their place here."""
 
     max_starts: int | None = None  # bound on starts in one cycle; None = all that fit
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One team's numbers in one pool, its subtree included. Units of the pool."""
+    """One team's numbers in one pool, its subtree included. Units of the pool. Held jobs are no demand."""
 
-    demand: int
-    guaranteed: int
+    demand: int  # allocated and pending, capped by the limits of the subtree
+    guaranteed: int  # its own, or the sum of its children's where that is more
     deserved: int
     allocated: int
     limit: int | None
@@ -206,7 +209,11 @@ class TaskStart:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A job (or the growth of one) that begins now, all its ``tasks`` together. ``rule`` and ``numbers`` go to the ledger."""
+    """A job (or the growth of one) that begins now, all its ``tasks`` together.
+
+    For the ledger: the ``rule`` that let it start, and the ``numbers`` of its team just before. ``rule`` is
+    ``cluster_wide``, ``guarantee`` (the team was below its guarantee), ``share`` (it was not), or ``growth``.
+    """
 
     job_id: int
     pool_id: int
@@ -217,8 +224,8 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a cycle decided, in order. Every pending job is in ``starts`` or has at least one reason, or both (growing)."""
+    """What a cycle decided, in order. Every pending job is in ``starts``, has a reason, or both where it may yet grow."""
 
     starts: tuple[Start, ...]
     reasons: Mapping[int, tuple[Reason, ...]]  # by job id
-    shares: Mapping[int, Mapping[int, Share]]  # pool id → team id → share
+    shares: Mapping[int, Mapping[int, Share]]  # pool id → team id → share, with the starts carried out
