@@ -24,11 +24,15 @@ _kept: tuple[tuple[object, ...], RateCard] | None = None
 
 
 def rate_card() -> RateCard:
-    """All rates as they stand now. Rates are only ever added, so a card is good until there is a newer one."""
+    """All rates as they stand now. A card is built again only where the rows differ from those it was built from."""
     global _kept
     with connection.cursor() as cursor:
-        cursor.execute("SELECT MAX(id), COUNT(*), MAX(created_at) FROM billing_rate")
-        version = (settings.BILLING_TIME_ZONE, connection.settings_dict["NAME"], *cursor.fetchone())
+        # The rows themselves, not how many or how new they are: what was rolled back may have looked the same.
+        cursor.execute(
+            "SELECT id, pool_id, model_id, priority_class_id, band_start, band_end, per_hour, effective_from "
+            "FROM billing_rate ORDER BY id"
+        )
+        version = (settings.BILLING_TIME_ZONE, *cursor.fetchall())
     if _kept is None or _kept[0] != version:
         _kept = (version, _read_rates())
     return _kept[1]
