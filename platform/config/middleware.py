@@ -1,4 +1,4 @@
-"""Request-wide: the viewer's time zone."""
+"""Request-wide: the viewer's time zone, what a page may load and run, and refusals as pages."""
 
 from __future__ import annotations
 
@@ -8,17 +8,75 @@ from collections.abc import Callable
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 
+from config.views.errors import refusal_page
+from events.errors import Refusal
+
+Answer = Callable[[HttpRequest], HttpResponse]
+
+# The operator's console and the API's own documentation are built by packages that evaluate expressions and write
+# styles into their markup; everything else is ours and runs under the strict policy.
+LOOSE_PATHS = ("/admin/", "/api/")
+
 
 class ViewerTimezone:
     """Times on pages are in the zone that the viewer chose; without one, in the browser's (cookie) or UTC."""
 
-    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]):
+    def __init__(self, get_response: Answer):
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
         name = getattr(request.user, "time_zone", "") or request.COOKIES.get("tz", "")
         try:
             timezone.activate(zoneinfo.ZoneInfo(name) if name else zoneinfo.ZoneInfo("UTC"))
-        except (zoneinfo.ZoneInfoNotFoundError, ValueError):
+        except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
             timezone.activate(zoneinfo.ZoneInfo("UTC"))
         return self.get_response(request)
+
+
+def content_policy(host: str, *, loose: bool) -> str:
+    """The Content-Security-Policy of a page that ``host`` serves. Sockets are named: not every browser counts them
+    among 'self'."""
+    inline = " 'unsafe-inline'" if loose else ""
+    return "; ".join(
+        (
+            "default-src 'none'",
+            f"script-src 'self'{inline}" + (" 'unsafe-eval'" if loose else ""),
+            f"style-src 'self'{inline}",
+            "img-src 'self' data: blob:",
+            "font-src 'self' data:",
+            f"connect-src 'self' ws://{host} wss://{host}",
+            "manifest-src 'self'",
+            "worker-src 'self' blob:" if loose else "worker-src 'self'",
+            "form-action 'self'",
+            "frame-ancestors 'none'",
+            "base-uri 'none'",
+        )
+    )
+
+
+class ContentSecurityPolicy:
+    """Nothing inline runs and nothing comes from elsewhere, so that injected text stays text."""
+
+    def __init__(self, get_response: Answer):
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        response = self.get_response(request)
+        loose = request.path.startswith(LOOSE_PATHS)
+        response.headers.setdefault("Content-Security-Policy", content_policy(request.get_host(), loose=loose))
+        return response
+
+
+class RefusalPages:
+    """A refusal that a page view raises is that status's page; the API has its own answers."""
+
+    def __init__(self, get_response: Answer):
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        return self.get_response(request)
+
+    def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
+        if isinstance(exception, Refusal) and not request.path.startswith("/api/"):
+            return refusal_page(request, exception)
+        return None
