@@ -224,7 +224,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a cycle decided, in order. Every pending job is in ``starts`` or has a reason, or both if it may yet grow."""
+    """What a cycle decided, in order. Every pending job is in ``starts`` or has a reason; both if it may grow on."""
 
     starts: tuple[Start, ...]
     reasons: Mapping[int, tuple[Reason, ...]]  # by job id
