@@ -11,6 +11,8 @@ from typing import NamedTuple
 from scheduling.core.fleet import Fleet
 from scheduling.core.model import Group, Placement, Request, TaskStart
 
+COUNTED_GANG = 16  # from so many tasks on, counting what fits is cheaper than placing them and giving them back
+
 
 class Want(NamedTuple):
     """Tasks of one group that must be placed together."""
@@ -66,7 +68,7 @@ class Room:
         if self.known_full(wants):
             return None
         first = wants[0]
-        if first.tasks > 1 and self.fleet.count_fitting(first.request, first.tasks) < first.tasks:
+        if first.tasks >= COUNTED_GANG and self.fleet.count_fitting(first.request, first.tasks) < first.tasks:
             self._remember(wants[:1])
             return None
         tasks = self._take_as_many(wants)

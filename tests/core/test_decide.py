@@ -249,11 +249,12 @@ def test_of_two_gangs_that_need_everything_exactly_one_starts():
     assert outcome.waiting == {"g2": ["no_fit"]}
 
 
-def test_a_gang_that_does_not_fit_whole_holds_nothing():
-    world = one_team(*(node(gpus=1) for _ in range(4))).job("gang", "a", tasks=5).job("small", "a")
+@pytest.mark.parametrize("tasks", [5, 50])
+def test_a_gang_that_does_not_fit_whole_holds_nothing(tasks):
+    world = one_team(*(node(gpus=1) for _ in range(4))).job("gang", "a", tasks=tasks).job("small", "a")
     outcome = world.decide()
     assert outcome.tasks == {"small": 1}
-    assert outcome.text("gang") == "5 tasks must start together and there is room for 3: 3 GPUs are free in all"
+    assert outcome.text("gang") == f"{tasks} tasks must start together and there is room for 3: 3 GPUs are free in all"
 
 
 def test_a_gang_starts_with_its_least_and_takes_what_there_is():

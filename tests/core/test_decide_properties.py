@@ -219,7 +219,7 @@ class After:
         return found if len(found) == group.min_count else None
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(seeds)
 def test_nothing_is_over_and_gangs_are_whole(seed):
     picture = Maker(seed).picture()
@@ -242,7 +242,7 @@ def test_nothing_is_over_and_gangs_are_whole(seed):
             assert (share.allocated, share.limit) == (held, quota.limit)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(seeds)
 def test_everyone_who_waits_is_told_why(seed):
     picture = Maker(seed).picture()
@@ -292,7 +292,7 @@ def _with_fleet(pool, fleet):
     return PoolState(pool.id, pool.name, fleet, pool.quotas, pool.usage, pool.unit, pool.available, pool.class_usage)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(seeds)
 def test_nobody_waits_who_could_start(seed):
     """Jobs of one group, so what fits is beyond doubt; guarantees that the capacity covers, so reserves are too."""
