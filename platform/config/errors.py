@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import BadRequest, PermissionDenied, RequestDataTooBig, SuspiciousOperation
 from django.http import Http404, JsonResponse
+from django.http.multipartparser import MultiPartParserError
 from rest_framework import exceptions
 from rest_framework.response import Response
 from rest_framework.views import exception_handler
 
+from config.rest import TooLarge
 from events.errors import Fault, Refusal, shortened
 
 PROBLEM = "application/problem+json"
@@ -61,6 +63,10 @@ def problem_response(error: Exception, context: dict[str, Any]) -> Response | No
             error = exceptions.NotFound("There is no such thing, or you may not see it.")
         elif isinstance(error, PermissionDenied):
             error = exceptions.PermissionDenied()
+        elif isinstance(error, RequestDataTooBig):
+            error = TooLarge()
+        elif isinstance(error, BadRequest | SuspiciousOperation | MultiPartParserError):
+            error = exceptions.ParseError()
         found = exception_handler(error, context)
         if found is None:
             return None

@@ -27,6 +27,7 @@ INSTALLED_APPS = [
     "channels",
     "rest_framework",
     "drf_spectacular",
+    "drf_spectacular_sidecar",
     "django_htmx",
     "config",
     "events",
@@ -153,7 +154,7 @@ REST_FRAMEWORK = {
         "tenants.authentication.TokenAuthentication",
         "tenants.authentication.BrowserSession",
     ],
-    "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
+    "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated", "tenants.permissions.TokenReads"],
     "DEFAULT_PARSER_CLASSES": ["config.rest.ExactJSONParser"],
     "DEFAULT_RENDERER_CLASSES": ["config.rest.ExactJSONRenderer"],
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
@@ -172,7 +173,25 @@ SPECTACULAR_SETTINGS = {
     "OAS_VERSION": "3.1.0",
     "SERVE_INCLUDE_SCHEMA": False,
     "SCHEMA_PATH_PREFIX": r"/api/v1/",
+    "POSTPROCESSING_HOOKS": ["drf_spectacular.hooks.postprocess_schema_enums", "config.openapi.with_problems"],
+    "ENUM_NAME_OVERRIDES": {
+        "JobState": "scheduling.models.Job.State.choices",
+        "TeamState": "tenants.models.Team.State.choices",
+        "PoolState": "inventory.models.Pool.State.choices",
+        "NodeState": "inventory.models.Node.State.choices",
+        "AllocationState": "scheduling.models.Allocation.State.choices",
+        "EngineState": "inventory.models.EngineConnection.State.choices",
+        "JobKind": "scheduling.models.Job.Kind.choices",
+        "EngineKind": "inventory.models.EngineConnection.Kind.choices",
+        "DecisionKind": "scheduling.models.Decision.Kind.choices",
+    },
+    # The interface's own files, served from here: the default loads them from another host.
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "SWAGGER_UI_SETTINGS": {"deepLinking": True, "persistAuthorization": False, "defaultModelsExpandDepth": 0},
 }
+# How long the shares of all teams are kept where nothing happens (0: not at all).
+SHARES_CACHE_SECONDS = 5
 
 # A request body is a list of at most 1,000 jobs; 4 MiB holds them with room to spare.
 DATA_UPLOAD_MAX_MEMORY_SIZE = 4 * 1024 * 1024

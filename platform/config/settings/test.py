@@ -22,6 +22,8 @@ LOCAL_ENGINE_ENABLED = True
 # Argon2 is made to be slow; the tests of sign-in set it back.
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher", "django.contrib.auth.hashers.Argon2PasswordHasher"]
 WHITENOISE_USE_FINDERS = True
+# Tests roll back: the number of the last event does not tell two of them apart.
+SHARES_CACHE_SECONDS = 0
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
@@ -29,4 +31,5 @@ STORAGES = {
 DATABASES["default"]["TEST"] = (
     {"NAME": DATA_DIR / "test.sqlite3"} if DATABASES["default"]["ENGINE"].endswith("sqlite3") else {}
 )
-DATA_DIR.mkdir(parents=True, exist_ok=True)
+STATIC_ROOT = DATA_DIR / "static"
+STATIC_ROOT.mkdir(parents=True, exist_ok=True)

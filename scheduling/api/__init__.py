@@ -1,0 +1,1 @@
+"""REST: jobs, priority classes, a team's shares, and the events of all of it."""

@@ -1,0 +1,257 @@
+"""Jobs, shares and events as those who ask may see them."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from django.conf import settings
+from django.core.cache import cache
+from django.db.models import Count, F, Max, Q, QuerySet, Sum
+
+from events.errors import Fault, NotThere
+from events.models import Event
+from inventory.models import Device, Pool
+from inventory.selectors import pool_totals
+from quotas.selectors import as_core, quotas_in_force
+from scheduling import ports
+from scheduling.core import model as core
+from scheduling.core.shares import standing
+from scheduling.core.tree import Tree
+from scheduling.core.units import compute_for_memory
+from scheduling.models import Allocation, Job, PriorityClass, Task, TaskGroup
+from scheduling.states import JOB_ACTIVE
+from tenants.models import Team
+from tenants.policy import visible
+
+LARGEST_ID = 2**63 - 1
+
+
+def visible_jobs(user: Any) -> QuerySet[Job]:
+    """The jobs that ``user`` may see, with what every answer tells of them."""
+    return Job.objects.filter(visible(user)).select_related("team", "user", "pool", "priority_class")
+
+
+def visible_job(user: Any, job_id: int) -> Job:
+    """The job, if ``user`` may see it; else NotThere, whether or not there is one."""
+    found = visible_jobs(user).filter(pk=job_id).first() if job_id <= LARGEST_ID else None
+    if found is None:
+        raise NotThere("There is no such job, or you may not see it.")
+    return found
+
+
+def class_named(name: str, field: str = "priority_class") -> PriorityClass:
+    """The class with this name. Raises NotThere, naming ``field`` and the classes that there are."""
+    found = PriorityClass.objects.filter(name=name).first()
+    if found is None:
+        allowed = list(PriorityClass.objects.order_by("name").values_list("name", flat=True)[:100])
+        message = "there is no such priority class"
+        raise NotThere(message, faults=[Fault(field, message, "unknown", name, allowed)])
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What is told of a job beside its own row. Quantities in its pool's unit, milli."""
+
+    groups: tuple[TaskGroup, ...]
+    pools: tuple[str, ...]
+    tasks_running: int
+    allocated: int
+    cost: Decimal
+    milli_seconds: Decimal
+
+
+def job_figures(jobs: Sequence[Job], now: datetime) -> dict[int, Figures]:
+    """By job id, for all of ``jobs``; as many queries for a thousand as for one."""
+    ids = [job.pk for job in jobs]
+    groups: dict[int, list[TaskGroup]] = defaultdict(list)
+    for group in TaskGroup.objects.filter(job_id__in=ids).order_by("job_id", "position"):
+        groups[group.job_id].append(group)
+    live = Allocation.objects.filter(job_id__in=ids, released_at__isnull=True).order_by()
+    held = {
+        row["job_id"]: row
+        for row in live.values("job_id").annotate(
+            milli=Sum("milli"), cpu=Sum("cpu_milli"), running=Count("id", filter=Q(state=Allocation.State.RUNNING))
+        )
+    }
+    costs = ports.meter.job_costs(ids, now) if ids else {}
+    names = dict(Pool.objects.order_by("id").values_list("id", "name"))
+    found = {}
+    for job in jobs:
+        own, cost = held.get(job.pk), costs.get(job.pk)
+        found[job.pk] = Figures(
+            groups=tuple(groups[job.pk]),
+            pools=tuple(names[pool_id] for pool_id in job.pool_ids if pool_id in names),
+            tasks_running=own["running"] if own else 0,
+            allocated=0 if own is None else own["cpu"] if job.pool.unit == Pool.Unit.CPU else own["milli"],
+            cost=Decimal(0) if cost is None else cost.amount,
+            milli_seconds=Decimal(0) if cost is None else cost.milli_seconds,
+        )
+    return found
+
+
+# ---- shares ----------------------------------------------------------------------------------------------------------
+
+
+def last_event() -> int:
+    """The number of the last event; 0 where there is none."""
+    return Event.objects.aggregate(last=Max("seq"))["last"] or 0
+
+
+@dataclass(frozen=True, slots=True)
+class TeamShare:
+    """A team's numbers in one pool, its subtree included, milli in the pool's unit.
+
+    ``over_by``: what it holds above its own limit; ``headroom``: what it could still start before a limit, its own or
+    one above, binds; None without any. Neither is ever negative.
+    """
+
+    allocated: int
+    guaranteed: int
+    deserved: int
+    limit: int | None
+    pending: int
+    demand: int
+    over_by: int
+    headroom: int | None
+
+
+def team_shares(now: datetime, pool_ids: Collection[int] | None = None) -> dict[int, dict[int, TeamShare]]:
+    """Pool id → team id → its share, as a scheduler that looks at the database now would work it out.
+
+    Kept for ``SHARES_CACHE_SECONDS`` as long as no event comes in: what changes them always leaves one, but for a
+    temporary quota that begins or ends.
+    """
+    wanted = None if pool_ids is None else sorted(pool_ids)
+    key = f"team-shares:{last_event()}:{wanted}".replace(" ", "")
+    found = cache.get(key) if settings.SHARES_CACHE_SECONDS else None
+    if found is None:
+        found = _team_shares(now, wanted)
+        if settings.SHARES_CACHE_SECONDS:
+            cache.set(key, found, settings.SHARES_CACHE_SECONDS)
+    return found
+
+
+def _team_shares(now: datetime, pool_ids: Sequence[int] | None) -> dict[int, dict[int, TeamShare]]:
+    # As in the scheduler's picture: deleted teams stay in the tree while they hold something.
+    rows = Team.objects.filter(Q(deleted_at=None) | Q(allocations__released_at=None)).distinct().order_by("id")
+    tree = Tree(core.Team(team_id, slug, parent_id) for team_id, slug, parent_id in _with_ancestors(rows))
+    pools = list(
+        Pool.objects.order_by("id") if pool_ids is None else Pool.objects.filter(pk__in=pool_ids).order_by("id")
+    )
+    totals = pool_totals(pool_ids)
+    quotas: dict[int, dict[int, core.Quota]] = defaultdict(dict)
+    for (pool_id, team_id), row in quotas_in_force(now).items():
+        quotas[pool_id][team_id] = as_core(row)
+    running, pending = _running(pools), _pending(pools)
+    found = {}
+    for pool in pools:
+        own = {team_id: amount for team_id, amount in pending[pool.pk].items() if team_id in tree.position_of}
+        result = standing(tree, quotas[pool.pk], totals[pool.pk].capacity, running[pool.pk], own)
+        found[pool.pk] = {
+            team_id: _team_share(tree, result.share(position), position, result.limit, result.allocated)
+            for team_id, position in tree.position_of.items()
+        }
+    return found
+
+
+def _with_ancestors(rows: Iterable[Team]) -> list[tuple[int, str, int | None]]:
+    """(id, slug, parent) of the teams; a parent that is not among them is left out, so that all hang on the root."""
+    teams = list(rows)
+    ids = {team.pk for team in teams}
+    return [(team.pk, team.slug, team.parent_id if team.parent_id in ids else None) for team in teams]
+
+
+def _team_share(
+    tree: Tree, share: core.Share, position: int, limits: Sequence[int | None], allocated: Sequence[int]
+) -> TeamShare:
+    rooms = [max(0, limit - allocated[each]) for each in tree.path(position) if (limit := limits[each]) is not None]
+    return TeamShare(
+        allocated=share.allocated,
+        guaranteed=share.guaranteed,
+        deserved=share.deserved,
+        limit=share.limit,
+        pending=share.pending,
+        demand=share.demand,
+        over_by=0 if share.limit is None else max(0, share.allocated - share.limit),
+        headroom=min(rooms, default=None),
+    )
+
+
+def _running(pools: Sequence[Pool]) -> dict[int, dict[int, int]]:
+    """Pool id → team id → what its own jobs hold, those that are being stopped included."""
+    units = {pool.pk: pool.unit for pool in pools}
+    found: dict[int, dict[int, int]] = {pool.pk: {} for pool in pools}
+    live = Allocation.objects.filter(released_at__isnull=True, pool_id__in=list(units)).order_by()
+    for row in live.values("pool_id", "team_id").annotate(gpu=Sum("milli"), cpu=Sum("cpu_milli")):
+        found[row["pool_id"]][row["team_id"]] = row["cpu" if units[row["pool_id"]] == Pool.Unit.CPU else "gpu"]
+    return found
+
+
+SHAPE = (
+    "devices",
+    "compute_milli",
+    "memory_mib",
+    "cpu_milli",
+    "min_device_memory_mib",
+    "models_allowed",
+    "vendors_allowed",
+)
+
+
+def _pending(pools: Sequence[Pool]) -> dict[int, Counter[int]]:
+    """Pool id → team id → what its own jobs wait for, in every pool that they name; held ones do not count.
+
+    What runs and still wants tasks counts with those, where it runs. Equal requests are counted by the database.
+    """
+    by_id = {pool.pk: pool for pool in pools}
+    found: dict[int, Counter[int]] = {pool.pk: Counter() for pool in pools}
+    waiting = TaskGroup.objects.filter(job__state=Job.State.PENDING, job__hold="").order_by()
+    rows = list(waiting.values("job__team_id", "job__pool_ids", *SHAPE).annotate(tasks=Sum("count")))
+    growing = Task.objects.filter(
+        state=Task.State.PENDING, job__state__in=sorted(JOB_ACTIVE), job__ending="", job__hold=""
+    ).order_by()
+    shape = {name: F(f"group__{name}") for name in SHAPE}
+    rows += [
+        {**row, "job__pool_ids": [row["job__pool_id"]]}
+        for row in growing.values("job__team_id", "job__pool_id", **shape).annotate(tasks=Count("id"))
+    ]
+    kinds = _device_kinds(by_id) if any(row["devices"] and row["compute_milli"] is None for row in rows) else {}
+    for row in rows:
+        for pool_id in dict.fromkeys(row["job__pool_ids"]):
+            pool = by_id.get(pool_id)
+            if pool is not None:
+                each = (
+                    row["cpu_milli"] if pool.unit == Pool.Unit.CPU else _least_milli(row, pool, kinds.get(pool_id, ()))
+                )
+                found[pool_id][row["job__team_id"]] += each * row["tasks"]
+    return found
+
+
+def _device_kinds(pools: Iterable[int]) -> dict[int, list[tuple[str, str, int]]]:
+    """Pool id → the different (model, vendor, MiB) of its devices."""
+    kinds: dict[int, list[tuple[str, str, int]]] = defaultdict(list)
+    rows = Device.objects.filter(node__pool_id__in=list(pools)).order_by()
+    columns = ("node__pool_id", "model__name", "model__vendor", "memory_mib")
+    for pool_id, *kind in rows.values_list(*columns).distinct():
+        kinds[pool_id].append((kind[0], kind[1], kind[2]))
+    return kinds
+
+
+def _least_milli(row: Mapping[str, Any], pool: Pool, kinds: Sequence[tuple[str, str, int]]) -> int:
+    """The least that one such task can count: for memory alone, on the device where its share is the smallest."""
+    if not row["devices"] or row["compute_milli"] is not None:
+        return row["devices"] * (row["compute_milli"] or 0)
+    fits = [
+        compute_for_memory(row["memory_mib"], memory, pool.step_milli)
+        for model, vendor, memory in kinds
+        if memory >= max(row["memory_mib"], row["min_device_memory_mib"])
+        and (not row["models_allowed"] or model in row["models_allowed"])
+        and (not row["vendors_allowed"] or vendor in row["vendors_allowed"])
+    ]
+    return row["devices"] * min(fits, default=0)
