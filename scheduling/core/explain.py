@@ -106,14 +106,16 @@ def _pools_that_are_gone(cycle: Cycle, job: PendingJob) -> list[Reason]:
 
 
 def _no_room(at: PoolCycle, wants: Wants) -> Reason:
-    request = wants[0].request
-    there = at.pool.fleet.headroom(request)
+    """What is short, told of the group that no node could ever host if there is one, else of the hardest to place."""
+    fleet = at.pool.fleet
+    hopeless = [want for want in wants if fleet.headroom(want.request).possible_nodes == 0]
+    request = (hopeless or wants)[0].request
+    there = fleet.headroom(request)
     if there.matching_nodes == 0 and request.devices:
         return reason("no_matching_accelerator", _wishes(at, request), pool_id=at.pool.id)
-    needed = sum(want.tasks for want in wants)
-    fitting = at.room.count_fitting(wants)
+    fitting = 0 if hopeless else at.room.count_fitting(wants)
     if fitting:
-        numbers = _seen(at, request, there) | {"needed": needed, "fitting": fitting}
+        numbers = _seen(at, request, there) | {"needed": sum(want.tasks for want in wants), "fitting": fitting}
         return reason("gang_incomplete", numbers, pool_id=at.pool.id)
     numbers = _wishes(at, request) | _seen(at, request, there) | _room_of(request, there)
     return reason("no_fit", numbers, pool_id=at.pool.id, helps=_smaller_slice(at, wants, there))

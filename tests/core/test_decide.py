@@ -314,6 +314,15 @@ def test_a_mixed_gang_that_lacks_one_kind():
     assert outcome.text("j") == "6 tasks must start together and there is room for 5: 8 GPUs are free in all"
 
 
+def test_a_mixed_gang_with_a_group_that_can_never_run_names_that_group():
+    groups = (Group("workers", 1, 1, request(4)), Group("eyes", 1, 1, request(1, models=("H100",))))
+    outcome = one_team().job("j", "a", groups=groups).decide()
+    assert outcome.text("j") == "no accelerator in train matches: model H100"
+    groups = (Group("workers", 1, 1, request(4)), Group("heads", 1, 1, request(1, cpu=999)))
+    outcome = one_team().job("j", "a", groups=groups).decide()
+    assert outcome.text("j") == "no node of train is large enough for 1 GPU and 999 cores, even when empty"
+
+
 def test_each_group_grows_on_its_own():
     groups = (Group("workers", 6, 2, request(2)), Group("helpers", 3, 1, request(0.5)))
     outcome = one_team(node(gpus=8)).job("j", "a", groups=groups).decide()
