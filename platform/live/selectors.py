@@ -15,6 +15,7 @@ from live.mailbox import Item
 from live.protocol import encode, moment
 from scheduling import ports
 from scheduling.models import Allocation, AllocationDevice, Job
+from scheduling.telling import reason_told
 from telemetry.models import TaskReading
 from telemetry.readings import FULL_MILLI, STALE_AFTER, total_known
 from telemetry.selectors import device_readings, fresh_device_use
@@ -125,7 +126,7 @@ def job_body(job: Job) -> dict[str, object]:
         "user": job.user.username,
         "hold": job.hold,
         "ending": job.ending,
-        "reasons": [{"code": each.get("code"), "message": each.get("message")} for each in job.reasons],
+        "reasons": _reasons(job),
         "submitted_at": moment(job.submitted_at),
         "started_at": moment(job.started_at),
         "ended_at": moment(job.ended_at),
@@ -135,6 +136,12 @@ def job_body(job: Job) -> dict[str, object]:
         "tasks": job.tasks_wanted,
         "gpus_milli": job.milli_wanted,
     }
+
+
+def _reasons(job: Job) -> list[dict[str, object]]:
+    """Why it waits, in words that everyone may hear who may see the job: no other team is named."""
+    told = (reason_told(each, job.pool.unit, frozenset({job.team.slug})) for each in job.reasons)
+    return [{"code": each["code"], "message": each["message"]} for each in told]
 
 
 def team_event_items(events: Sequence[Told], pools: dict[int, str]) -> list[Item]:

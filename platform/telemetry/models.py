@@ -8,7 +8,7 @@ from django.db import models
 
 
 class DeviceReading(models.Model):
-    """The latest that is known of a device. ``compute_milli`` 0..1000 is busy time, None when the device does not say."""
+    """The latest that is known of a device. ``compute_milli`` 0..1000 is busy time; None where it does not say."""
 
     device = models.OneToOneField(
         "inventory.Device", primary_key=True, on_delete=models.CASCADE, related_name="reading"

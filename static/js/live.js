@@ -55,7 +55,8 @@
  * == Or by hand ==
  *
  *    import {connect} from ".../live.js";
- *    const live = connect({after: 4711, subscriptions: [...], onFrame(frame) {…}, onStatus(status) {…}});
+ *    const live = connect({after: 4711, subscriptions: [...], onFrame(frame) {…}, onStatus(status) {…},
+ *                          onEnded(subscription, why) {…}, url, eventsUrl});
  *    live.subscribe({...}); live.unsubscribe({...}); live.close(); live.seq; live.status
  *    import {bind} from ".../live.js";   bind(frame) applies 2–4 and dispatches the events above for any frame.
  */
@@ -145,11 +146,10 @@ class Connection {
   }
 
   ask(subscription, after) {
-    // Only who has seen nothing yet needs everything first; who resumes needs what was missed.
-    const { after: _, snapshot, ...words } = subscription;
-    const body = after === null ? { ...words, snapshot: snapshot ?? false } : { ...words, after, snapshot: snapshot ?? false };
-    if (!body.snapshot) delete body.snapshot;
-    this.socket.send(JSON.stringify({ ...body, ref: nameOf(subscription) }));
+    const { after: ignored, ...words } = subscription;
+    const body = { ...words, ref: nameOf(subscription) };
+    if (after !== null) body.after = after;
+    this.socket.send(JSON.stringify(body));
   }
 
   receive(body) {
