@@ -163,7 +163,8 @@ def retire_team(team: Team, now: datetime, *, actor_id: int | None = None) -> No
             raise Conflict(f"The team '{row.slug}' is deleted already.", code="team_deleted")
         below = list(Team.objects.filter(parent=row, deleted_at=None).order_by("id").values_list("slug", flat=True))
         if below:
-            raise Conflict(f"The team '{row.slug}' still has teams below it: {', '.join(below)}.", code="team_has_teams")
+            names = ", ".join(below)
+            raise Conflict(f"The team '{row.slug}' still has teams below it: {names}.", code="team_has_teams")
         Team.objects.filter(pk=row.pk).update(state=Team.State.DELETED, deleted_at=require_aware(now))
         journal.record("team.deleted", now, team_id=row.pk, actor_id=actor_id, slug=row.slug)
     team.refresh_from_db()

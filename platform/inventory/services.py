@@ -13,6 +13,8 @@ from django.db.models import Max
 from events.errors import Conflict, Fault, Invalid
 from events.services import require_aware, unit_of_work
 from inventory.models import SLUG, AcceleratorModel, Device, EngineConnection, Node, Pool
+from inventory.node_csv import read_nodes
+from inventory.node_import import Imported, NodeImport
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +155,23 @@ def change_pool(pool: Pool, now: datetime, *, actor_id: int | None = None, **opt
 
 def add_nodes(pool: Pool, entries: Sequence[NodeEntry], now: datetime, *, actor_id: int | None = None) -> list[Node]:
     """All entries are nodes of the pool, after those that it has, with their devices; or none is and an error tells."""
+    with unit_of_work() as journal:
+        # Ranks and names are unique in a pool: who adds at the same moment waits here.
+        Pool.objects.select_for_update().get(pk=pool.pk)
+        _check_entries(pool, entries)
+        nodes = _enter(pool, entries, now)
+        journal.record(
+            "nodes.added",
+            now,
+            pool_id=pool.pk,
+            actor_id=actor_id,
+            names=[n.name for n in nodes[:100]],
+            count=len(nodes),
+        )
+    return nodes
+
+
+def _check_entries(pool: Pool, entries: Sequence[NodeEntry]) -> None:
     faults = []
     names = [entry.name for entry in entries]
     taken = set(Node.objects.filter(pool=pool, name__in=names).values_list("name", flat=True))
@@ -170,27 +189,58 @@ def add_nodes(pool: Pool, entries: Sequence[NodeEntry], now: datetime, *, actor_
             faults.append(Fault(f"{where}.devices", "a device has at least 1 MiB"))
     if faults:
         raise Invalid(faults)
-    with unit_of_work() as journal:
-        first = (Node.objects.filter(pool=pool).aggregate(last=Max("rank"))["last"] or 0) + 1
-        nodes = Node.objects.bulk_create(
-            Node(
-                pool=pool,
-                name=entry.name,
-                rank=first + position,
-                cpu_milli=entry.cpu_milli,
-                host_memory_mib=entry.host_memory_mib,
-                labels=dict(entry.labels),
-                created_at=require_aware(now),
-            )
-            for position, entry in enumerate(entries)
+
+
+def _enter(pool: Pool, entries: Sequence[NodeEntry], now: datetime) -> list[Node]:
+    first = (Node.objects.filter(pool=pool).aggregate(last=Max("rank"))["last"] or 0) + 1
+    nodes = Node.objects.bulk_create(
+        Node(
+            pool=pool,
+            name=entry.name,
+            rank=first + position,
+            cpu_milli=entry.cpu_milli,
+            host_memory_mib=entry.host_memory_mib,
+            labels=dict(entry.labels),
+            created_at=require_aware(now),
         )
-        Device.objects.bulk_create(
-            Device(node=node, index=index, model=model, memory_mib=memory, uuid=uuid)
-            for node, entry in zip(nodes, entries, strict=True)
-            for index, (model, memory, uuid) in enumerate(entry.devices)
-        )
-        journal.record("nodes.added", now, pool_id=pool.pk, actor_id=actor_id, names=names[:100], count=len(nodes))
+        for position, entry in enumerate(entries)
+    )
+    Device.objects.bulk_create(
+        Device(node=node, index=index, model=model, memory_mib=memory, uuid=uuid)
+        for node, entry in zip(nodes, entries, strict=True)
+        for index, (model, memory, uuid) in enumerate(entry.devices)
+    )
     return nodes
+
+
+def import_nodes(text: str, now: datetime, *, actor_id: int | None = None) -> Imported:
+    """The nodes of a CSV file (see ``inventory.node_csv``) are in their pools and as it says: all of them, or none.
+
+    A node that is there already is brought up to its row; the same file again changes nothing. Invalid, with rows and
+    columns, for what cannot be meant, for unknown pools and models, and where devices that are there would have to go.
+    """
+    rows = read_nodes(text)
+    with unit_of_work() as journal:
+        found = NodeImport(rows)
+        for pool, fresh in found.new().items():
+            entries = [
+                NodeEntry(row.name, row.cpu_milli, row.host_memory_mib, found.devices_of(row), row.labels)
+                for row in fresh
+            ]
+            add_nodes(pool, entries, now, actor_id=actor_id)
+        try:
+            for node in found.changed:
+                Node.objects.filter(pk=node.pk).update(
+                    cpu_milli=node.cpu_milli, host_memory_mib=node.host_memory_mib, labels=node.labels
+                )
+        except IntegrityError:
+            raise Conflict("A node holds more CPU or memory than its row would leave it.", code="node_in_use") from None
+        Device.objects.bulk_create(found.devices)
+        for pool_id, names in found.names_changed().items():
+            journal.record(
+                "nodes.changed", now, pool_id=pool_id, actor_id=actor_id, names=names[:100], count=len(names)
+            )
+    return found.outcome()
 
 
 def set_node_state(node: Node, state: str, now: datetime, *, reason: str = "", actor_id: int | None = None) -> None:

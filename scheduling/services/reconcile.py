@@ -78,7 +78,7 @@ class Reconciler:
         return record_reports(reports, now)
 
     def _look(self) -> tuple[list[int], list[tuple[int, int]], list[int], list[int]]:
-        """Ids of live allocations: to launch, to stop (with their grace), of these not marked yet, on nodes that are down."""
+        """Ids of live allocations: to launch; to stop, with their grace; of these not marked yet; on nodes that are down."""
         to_launch: list[int] = []
         to_stop: list[tuple[int, int]] = []
         unmarked: list[int] = []

@@ -172,7 +172,7 @@ def submit(
 
 
 def _check_still_open(teams: Iterable[Team]) -> None:
-    """A team that was closed since it was read takes no job. The new jobs' keys hold its row from here to the commit."""
+    """A team that was closed since it was read takes no job. The new jobs' keys hold its row until the commit."""
     ids = [team.pk for team in teams]
     closed = Team.objects.filter(pk__in=ids).exclude(state=Team.State.ACTIVE).order_by("pk").first()
     if closed is not None:
@@ -207,7 +207,8 @@ def _teams_and_classes(
         seen = team is not None and (team.pk in own or sees_everything(user))
         if team is None or not seen:
             allowed = sorted(Team.objects.filter(pk__in=own, state=Team.State.ACTIVE).values_list("slug", flat=True))
-            faults.append(Fault(f"{where}team", "is not a team that you belong to", value=spec.team, allowed=allowed))
+            message = "is not a team that you belong to"
+            faults.append(Fault(f"{where}team", message, "unknown", spec.team, allowed))
             continue
         if not verdicts[spec.team]:
             raise Forbidden(verdicts[spec.team].why)
@@ -218,7 +219,6 @@ def _teams_and_classes(
             role = own.get(team.pk, "")
             if chosen is None or (chosen.roles and role not in chosen.roles and not user.is_operator):
                 open_to = [name for name, each in classes.items() if not each.roles or role in each.roles]
-                faults.append(
-                    Fault(f"{where}priority", "is not a priority class open to you", value=spec.priority, allowed=open_to)
-                )
+                message = "is not a priority class open to you"
+                faults.append(Fault(f"{where}priority", message, "unknown", spec.priority, open_to))
     return teams, classes, faults

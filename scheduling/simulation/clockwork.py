@@ -19,7 +19,7 @@ class Unsettled(Exception):
 class Clockwork:
     """``now`` is the virtual moment. Everything that is due at it has happened after ``settle``.
 
-    ``pace`` is told (the present moment, the next one) before time goes on, so that a caller can make people wait for it.
+    ``pace`` is told (present moment, next one) before time goes on, so that a caller can make people wait for it.
     """
 
     now: datetime

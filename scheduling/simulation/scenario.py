@@ -98,9 +98,13 @@ def _refused(step: Step, error: Refusal, before: str) -> Failure | None:
     if step.refused is None:
         return Failure(step.line, step.at_written, step.kind, "accepted", f"refused: {error.message}")
     if step.refused not in error.message:
-        return Failure(step.line, step.at_written, step.kind, f"refused with '{step.refused}'", f"refused: {error.message}")
+        return Failure(
+            step.line, step.at_written, step.kind, f"refused with '{step.refused}'", f"refused: {error.message}"
+        )
     if _fingerprint() != before:
-        return Failure(step.line, step.at_written, step.kind, "refused, with nothing changed", "refused, but something changed")
+        return Failure(
+            step.line, step.at_written, step.kind, "refused, with nothing changed", "refused, but something changed"
+        )
     return None
 
 

@@ -148,7 +148,7 @@ def _held(pool: Pool, allocations: QuerySet[Allocation]) -> int:
     return allocations.filter(released_at__isnull=True).order_by().aggregate(sum=Sum(column))["sum"] or 0
 
 
-# ---- pools, nodes, counts ----------------------------------------------------------------------------------------------
+# ---- pools, nodes, counts --------------------------------------------------------------------------------------------
 
 
 def _of_pool(world: World, check: Check) -> int:
@@ -221,6 +221,7 @@ def differences(world: World) -> Iterable[str]:
     accounts = Device.objects.order_by("id").values_list("id", "compute_allocated_milli", "memory_allocated_mib")
     for device_id, compute, memory in accounts:
         if held.get(device_id, [0, 0]) != [compute, memory]:
-            yield f"device {device_id} is booked with {compute} milli and {memory} MiB, slices hold {held.get(device_id)}"
+            slices = held.get(device_id, [0, 0])
+            yield f"device {device_id} is booked with {compute} milli and {memory} MiB, its slices hold {slices}"
     world.clockwork.scheduler.picture.refresh(world.now)
     yield from world.clockwork.scheduler.picture.check()

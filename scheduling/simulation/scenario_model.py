@@ -64,7 +64,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One action at a moment. ``refused``: it must be rejected, with this text in the message (None: it must not be)."""
+    """One action at a moment. ``refused``: it must be rejected, with this in the message (None: it must not be)."""
 
     line: int
     at: datetime
@@ -101,5 +101,3 @@ class Failure:
 
     def __str__(self) -> str:
         return f"{self.line}: at {self.at}: {self.field}: wanted {self.wanted}, seen {self.seen}"
-
-

@@ -52,7 +52,9 @@ class Names:
         for position, entry in enumerate(scenario.priority_classes):
             own_name = entry.values["name"]
             if own_name in self.classes and own_name not in DEFAULT_CLASSES:
-                raise ScenarioError(f"{own_name} is there twice", line=entry.line, field=f"priority_classes[{position}].name")
+                raise ScenarioError(
+                    f"{own_name} is there twice", line=entry.line, field=f"priority_classes[{position}].name"
+                )
             self.classes.add(own_name)
         for position, entry in enumerate(scenario.teams):
             self._add(self.teams, entry.values["name"], f"teams[{position}].name", entry.line)
@@ -74,7 +76,9 @@ class Names:
             while above is not None:
                 if above in seen:
                     raise ScenarioError(
-                        f"{entry.values['name']} would be above itself", line=entry.line, field=f"teams[{position}].parent"
+                        f"{entry.values['name']} would be above itself",
+                        line=entry.line,
+                        field=f"teams[{position}].parent",
                     )
                 seen.add(above)
                 above = parents[above]
@@ -129,7 +133,9 @@ class Names:
             for name in names:
                 if name in self.jobs:
                     raise ScenarioError(
-                        f"a job {name} is submitted on line {self.jobs[name]} already", line=step.line, field="submit.job"
+                        f"a job {name} is submitted on line {self.jobs[name]} already",
+                        line=step.line,
+                        field="submit.job",
                     )
                 self.jobs[name] = step.line
 
@@ -147,7 +153,10 @@ class Names:
         self._known(values.get("pool"), self.pools, f"{where}.pool", line)
         if "pool" not in values and len(self.scenario.pools) > 1:
             raise ScenarioError(
-                "is required where there are several pools", line=line, field=f"{where}.pool", allowed=sorted(self.pools)
+                "is required where there are several pools",
+                line=line,
+                field=f"{where}.pool",
+                allowed=sorted(self.pools),
             )
 
     def _node(self, name: str, where: str, line: int) -> None:

@@ -1,7 +1,7 @@
 """A scenario file as a ``Scenario``, or a ScenarioError that names the line, the field and what is allowed there.
 
 Beyond the fields that every scenario has, these are read: ``vendor`` of a node; ``pool`` and ``from`` of a rate;
-``valid_from``, ``valid_until``, ``override`` of a quota and ``remove: true`` of a quota step; ``rename``, ``state`` of a
+``valid_from``, ``valid_until``, ``override`` of a quota, ``remove: true`` of a quota step; ``rename``, ``state`` of a
 pool step; ``priority_class: {name, value}`` as a step; a ``team`` step that names a new team creates it;
 ``pool/node`` where two pools have a node of the same name; a name that was submitted with ``repeat`` stands for all of
 its jobs; ``pool`` in what is expected of a team counts that pool alone; ``cost`` of a job.
@@ -161,9 +161,9 @@ FACTS: Mapping[str, Mapping[str, values.Convert]] = {
         "cost": values.compared_decimal,
         "gpu_hours": values.compared_decimal,
     },
-    "pools": {name: values.GPUS for name in ("free", "allocated", "capacity", "fragmented")},
-    "nodes": {name: values.GPUS for name in ("allocated", "free")},
-    "counts": {state: values.NUMBER for state in Job.State.values},
+    "pools": dict.fromkeys(("free", "allocated", "capacity", "fragmented"), values.GPUS),
+    "nodes": dict.fromkeys(("allocated", "free"), values.GPUS),
+    "counts": dict.fromkeys(Job.State.values, values.NUMBER),
 }
 NOT_BUILT_SUBJECTS = ("invoice",)
 
@@ -196,9 +196,7 @@ def _list(top: Section, name: str) -> list[tuple[Section, int, str]]:
 
 
 def _entries(top: Section, name: str, fields: Mapping[str, Field]) -> tuple[Entry, ...]:
-    return tuple(
-        Entry(line, read_fields(section, where, fields, line)) for section, line, where in _list(top, name)
-    )
+    return tuple(Entry(line, read_fields(section, where, fields, line)) for section, line, where in _list(top, name))
 
 
 def _rate(entry: Entry, start: datetime, top: Section) -> Entry:
@@ -225,22 +223,24 @@ def _moment(value: timedelta | datetime, start: datetime, top: Section) -> datet
 
 
 def _pool(section: Section, line: int, where: str) -> PoolSpec:
-    nodes = [_nodes(*each) for each in sections(section.get("nodes"), f"{where}.nodes", section.lines.get("nodes", line))]
+    nodes = [
+        _nodes(*each) for each in sections(section.get("nodes"), f"{where}.nodes", section.lines.get("nodes", line))
+    ]
     given = read_fields(section, where, {**POOL, "nodes": may(as_given)}, line)
-    return PoolSpec(line, given["name"], pool_options(given, section, where), tuple(node for some in nodes for node in some))
+    return PoolSpec(
+        line, given["name"], pool_options(given, section, where), tuple(node for some in nodes for node in some)
+    )
 
 
 def pool_options(given: Mapping[str, Any], section: Section, where: str) -> dict[str, Any]:
-    """What a pool's mapping says, as ``create_pool`` and ``change_pool`` take it; keys that are left out are left out."""
+    """What a pool's mapping says, as ``create_pool`` and ``change_pool`` take it; what is left out stays out."""
     options = {name: given[name] for name in ("sharing", "placement", "state") if name in given}
     if "options" in given:
         inner = section["options"]
         more = read_fields(inner, f"{where}.options", POOL_OPTIONS, section.lines["options"])
         if "grace" in more:
             if more["grace"] % timedelta(seconds=1):
-                raise ScenarioError(
-                    "must be whole seconds", line=inner.lines["grace"], field=f"{where}.options.grace"
-                )
+                raise ScenarioError("must be whole seconds", line=inner.lines["grace"], field=f"{where}.options.grace")
             options["grace_s"] = more["grace"] // timedelta(seconds=1)
     return options
 
@@ -392,7 +392,9 @@ def _checks(section: Any, line: int, where: str, start: datetime, top: Section) 
                 facts = shorthand
             if not isinstance(facts, Section) or not facts:
                 allowed = sorted(FACTS[subject])
-                raise ScenarioError("must be a mapping", line=inner.lines[name], field=f"{place}.{name}", allowed=allowed)
+                raise ScenarioError(
+                    "must be a mapping", line=inner.lines[name], field=f"{place}.{name}", allowed=allowed
+                )
             found += _facts(subject, name, facts, f"{place}.{name}", start, top)
     return found
 

@@ -44,7 +44,7 @@ class NotBuilt(ValueError):
 
 
 def read_fields(section: Any, where: str, fields: Mapping[str, Field], line: int = 1) -> dict[str, Any]:
-    """The section's values, converted; keys that are not given are left out. Raises ScenarioError at the first fault."""
+    """The section's values, converted; keys that are not given stay out. Raises ScenarioError at the first fault."""
     if not isinstance(section, Section):
         raise ScenarioError("must be a mapping", line=line, field=where, allowed=sorted(fields))
     for key in section:
@@ -227,7 +227,7 @@ _COMPARED = re.compile(r"\s*(<=|>=|<|>|==|=)\s*(.+?)\s*")
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """An expectation as written and as compared. ``places``: to how many decimals what is seen is rounded, if at all."""
+    """An expectation as written and as compared. ``places``: to how many decimals what is seen is rounded."""
 
     written: str
     operator: Operator

@@ -108,7 +108,9 @@ def build_world(scenario: Scenario, set_rate: SetRate) -> World:
     world = World(scenario, clockwork, engine, set_rate)
     for position, pool in enumerate(scenario.pools):
         with _refusals_at(f"pools[{position}]", pool.line):
-            world.pools[pool.name] = create_pool(pool.name, connection, now, unit=pool.unit, **{"grace_s": 0, **pool.options})
+            world.pools[pool.name] = create_pool(
+                pool.name, connection, now, unit=pool.unit, **{"grace_s": 0, **pool.options}
+            )
             _add_nodes(world, pool)
     _each(scenario.priority_classes, "priority_classes", lambda values: add_priority_class(values, now))
     _each(_parents_first(scenario.teams), "teams", lambda values: add_team(world, values))

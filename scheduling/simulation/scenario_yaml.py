@@ -25,7 +25,11 @@ class ScenarioError(Exception):
 
     def __str__(self) -> str:
         where = f"line {self.line}: {self.field}: " if self.field else f"line {self.line}: "
-        return where + self.message + (f"; allowed: {', '.join(self.allowed) or 'nothing'}" if self.allowed is not None else "")
+        return (
+            where
+            + self.message
+            + (f"; allowed: {', '.join(self.allowed) or 'nothing'}" if self.allowed is not None else "")
+        )
 
 
 class Section(dict[str, Any]):
@@ -54,7 +58,9 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"true|True|T
 _Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"~|null|Null|NULL|"), ["~", "n", "N", ""])
 _Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"[-+]?[0-9]+"), list("-+0123456789"))
 _Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+)([eE][-+]?[0-9]+)?"), list("-+.0123456789")
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+)([eE][-+]?[0-9]+)?"),
+    list("-+.0123456789"),
 )
 # A resolver matches from the start of a scalar; these must match all of it.
 _Loader.yaml_implicit_resolvers = {
@@ -77,7 +83,9 @@ def read_yaml(path: Path) -> Section:
         found = _built(loader, node) if node is not None else None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise ScenarioError(f"is not YAML: {error.problem or error.context}", line=mark.line + 1 if mark else 1) from None
+        raise ScenarioError(
+            f"is not YAML: {error.problem or error.context}", line=mark.line + 1 if mark else 1
+        ) from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ScenarioError(f"is not YAML: {error}") from None
     finally:

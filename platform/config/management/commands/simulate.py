@@ -99,7 +99,7 @@ def _told(result: dict[str, Any]) -> str:
     if result["error"]:
         return str(result["text"])
     lines = [
-        f"{result['file']}:{each['line']}: at {each['at']}: {each['field']}: wanted {each['wanted']}, seen {each['seen']}"
+        "{file}:{line}: at {at}: {field}: wanted {wanted}, seen {seen}".format(file=result["file"], **each)
         for each in result["failures"]
     ]
     expectations = f"{result['expectations']} expectation{'' if result['expectations'] == 1 else 's'}"
