@@ -37,6 +37,7 @@ def nlp(listener):
 
 def nothing_more_of_nlp(listener, world):
     """Twenty things happen to the team; none of them comes."""
+
     def of_nlp():
         return [event for event in listener.events if event.get("team") == "nlp"]
 
