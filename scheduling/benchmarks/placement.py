@@ -55,16 +55,17 @@ def run(
     def empty_fleet(seed: int) -> Fleet:
         return experiment.build_fleet(nodes, arrivals[seed].node_ranks, score=score, typical=typical, copies=copies)
 
-    outcomes, rates, builds = {}, {}, []
+    outcomes, rates, cpu_rates, builds = {}, {}, [], []
     cold_seconds = _first_decision_seconds(nodes, pods, score, typical)
     for seed, drawn in arrivals.items():
         begin = time.perf_counter()
         fleet = empty_fleet(seed)
         builds.append(time.perf_counter() - begin)
         requests = experiment.arriving(pods, drawn.order, copies)
-        begin = time.perf_counter()
+        begin, cpu_begin = time.perf_counter(), time.process_time()
         placed = fleet.place_each(requests)
         rates[seed] = len(requests) / (time.perf_counter() - begin)
+        cpu_rates.append(len(requests) / max(time.process_time() - cpu_begin, 1e-6))
         outcomes[seed] = experiment.outcome(
             requests, placed.nodes, placed.milli, placed.fragmentation_milli, fleet.total_milli()
         )
@@ -84,6 +85,7 @@ def run(
         "failed": sum(outcome.failed for outcome in outcomes.values()),
         "threads": 1,
         "decisions_per_second": round(statistics.median(rates.values())),
+        "decisions_per_cpu_second": round(statistics.median(cpu_rates)),
         "decisions_per_second_by_seed": {str(seed): round(rate) for seed, rate in rates.items()},
         "decisions_per_second_shapes_known": round(known_rate),
         "cold_first_decision_seconds": round(cold_seconds, 3),
