@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -10,13 +12,13 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from events.errors import NotThere
+from events.errors import Invalid, NotThere
 from inventory.models import Pool
 from inventory.selectors import pool_named
 from quotas.models import Quota
 from quotas.services import remove_quota, set_quota
 from tenants.models import Team
-from tenants.policy import require, visible
+from tenants.policy import require, visible, visible_team_ids
 from tenants.selectors import team_named
 from wire.fields import Flag, Moment, Quantity, Text, Whole
 from wire.pages import Listing, PageQuery, page_answer, paged
@@ -29,7 +31,7 @@ UNSET: dict[str, int | None] = {"guaranteed": None, "limit": None, "weight": 1, 
 
 
 class QuotaSerializer(serializers.ModelSerializer):
-    """A team's claim in a pool, in the pool's ``unit``. null is "not set"; 0 is 0. Temporary ones hold [from, until)."""
+    """A team's claim in a pool, in the pool's ``unit``. null is "not set", 0 is 0. Temporary ones: [from, until)."""
 
     team = serializers.CharField(source="team.slug")
     pool = serializers.CharField(source="pool.name")
@@ -44,7 +46,7 @@ class QuotaSerializer(serializers.ModelSerializer):
 
     class Meta:
         model = Quota
-        fields = (
+        fields: tuple[str, ...] = (
             *("id", "team", "pool", "unit", "guaranteed", "limit", "weight", "reserved", "per_user_limit"),
             *("valid_from", "valid_until", "updated_at"),
         )
@@ -125,24 +127,34 @@ class OneQuota(ApiView):
         span: dict[str, datetime | None] = {name: asked.pop(name, None) for name in ("valid_from", "valid_until")}
         override = asked.pop("override_capacity", False)
         if override:
-            require(request.user, "fleet.operate")  # type: ignore[arg-type]
-        change = set_quota(
-            found_team,
-            found_pool,
-            self.now,
-            override_capacity=override,
-            actor_id=request.user.pk,
-            **span,  # type: ignore[arg-type]
-            **{**unset, **asked},
-        )
+            require(request.user, "fleet.operate")
+        try:
+            change = set_quota(
+                found_team,
+                found_pool,
+                self.now,
+                override_capacity=override,
+                actor_id=request.user.pk,
+                **span,
+                **{**unset, **asked},
+            )
+        except Invalid as error:
+            raise _without_listings(error, request.user) from None
         change.quota.warnings = change.warnings  # type: ignore[attr-defined]
         return Response(SetQuotaSerializer(change.quota).data)
+
+
+def _without_listings(error: Invalid, user: Any) -> Invalid:
+    """The refusal; for those who do not see every team, without the lists of what others are guaranteed."""
+    if visible_team_ids(user) is None:
+        return error
+    return Invalid([replace(fault, message=re.sub(r" \([^()]*\)", "", fault.message)) for fault in error.faults])
 
 
 def _editable(request: Request, team: str, pool: str) -> tuple[Team, Pool]:
     """The team and the pool, if who asks may set its quotas; else NotThere or Forbidden."""
     found = team_named(request.user, team)
-    require(request.user, "quota.edit", found.pk, what="quota")  # type: ignore[arg-type]
+    require(request.user, "quota.edit", found.pk, what="quota")
     return found, pool_named(pool)
 
 

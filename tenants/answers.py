@@ -20,13 +20,17 @@ class TokenSerializer(serializers.ModelSerializer):
 
     class Meta:
         model = ApiToken
-        fields = ("id", "name", "hint", "scopes", "team", "created_at", "expires_at", "last_used_at", "revoked_at")
+        fields: tuple[str, ...] = (
+            *("id", "name", "hint", "scopes", "team", "created_at", "expires_at", "last_used_at", "revoked_at"),
+        )
 
 
 class TeamSerializer(serializers.ModelSerializer):
     """A team. ``context["seen"]``: ids of the teams that the viewer may see, None for all."""
 
-    parent = serializers.SerializerMethodField(help_text="null at the top, and where one may not see it")
+    parent = serializers.SerializerMethodField(  # type: ignore[assignment]
+        help_text="null at the top, and where one may not see it"
+    )
     created_at = Moment()
 
     def get_parent(self, team: Team) -> str | None:
@@ -35,4 +39,4 @@ class TeamSerializer(serializers.ModelSerializer):
 
     class Meta:
         model = Team
-        fields = ("id", "slug", "name", "parent", "state", "color", "created_at")
+        fields: tuple[str, ...] = ("id", "slug", "name", "parent", "state", "color", "created_at")

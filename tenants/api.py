@@ -139,7 +139,7 @@ class OneToken(ApiView):
         token = _own_token(request, token_id)
         maker = token_of(request.user)
         if maker is None or maker.pk != token.pk:
-            require(request.user, "token.issue")  # type: ignore[arg-type]
+            require(request.user, "token.issue")
         services.revoke_token(token, self.now, actor_id=request.user.pk)
         return Response(status=204)
 

@@ -171,8 +171,8 @@ def _names(groups: set[Any], group_by: str) -> dict[Any, tuple[str, dict[str, An
         jobs = Job.objects.filter(pk__in=ids).values_list("pk", "name") if len(ids) < 500 else _all_names(ids)
         return {pk: (f"{pk:019}", {"job": pk, "job_name": name}) for pk, name in jobs}
     column = "username" if group_by == "user" else "name"
-    model = {"user": User, "pool": Pool, "model": AcceleratorModel}[group_by]
-    found = {pk: (name, {group_by: name}) for pk, name in model.objects.filter(pk__in=ids).values_list("pk", column)}
+    things = {"user": User.objects, "pool": Pool.objects, "model": AcceleratorModel.objects}[group_by]
+    found = {pk: (name, {group_by: name}) for pk, name in things.filter(pk__in=ids).values_list("pk", column)}
     return {**found, None: ("", {group_by: None})}
 
 
@@ -228,7 +228,7 @@ class Rates(ApiView):
     @extend_schema(operation_id="set_rate", request=RateRequest, responses={201: RateSerializer})
     def post(self, request: Request) -> Response:
         """A new rate, by an operator. What is used already keeps its price."""
-        require(request.user, "fleet.operate")  # type: ignore[arg-type]
+        require(request.user, "fleet.operate")
         asked = RateRequest.read_body(request.data)
         rate = set_rate(
             asked["per_gpu_hour"],

@@ -23,7 +23,7 @@ GROUPS = {"team": "team_id", "user": "user_id", "pool": "pool_id", "model": "mod
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """A sum: milli-GPU × seconds (milli-core × seconds where ``unit`` is cpu) and money. ``running``: it still grows."""
+    """A sum: milli-GPU × seconds (milli-core × seconds where the unit is cpu) and money. ``running``: it grows."""
 
     milli_seconds: Decimal = ZERO
     amount: Decimal = ZERO

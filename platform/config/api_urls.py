@@ -34,12 +34,12 @@ register_converter(NameConverter, "name")
 
 
 class OpenApiJson(SpectacularAPIView):
-    renderer_classes = (OpenApiJsonRenderer,)
+    renderer_classes = [OpenApiJsonRenderer]
     throttle_classes = ()
 
 
 class OpenApiYaml(SpectacularAPIView):
-    renderer_classes = (OpenApiYamlRenderer,)
+    renderer_classes = [OpenApiYamlRenderer]
     throttle_classes = ()
 
 

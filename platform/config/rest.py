@@ -103,7 +103,7 @@ class ExactJSONRenderer(JSONRenderer):
 
 
 class OneForm(BaseContentNegotiation):
-    """There is one form of answer to everything, whatever is asked for: better than 406 for who opens it in a browser."""
+    """One form of answer to everything, whatever is asked for: better than 406 for who opens it in a browser."""
 
     def select_parser(self, request: Request, parsers: Any) -> Any:
         media_type = (request.content_type or "").split(";")[0].strip().lower()

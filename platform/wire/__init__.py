@@ -1,1 +1,1 @@
-"""How requests and answers of the REST API are written: exact quantities, strict reading, stable pages. Knows no app."""
+"""How requests and answers of REST are written: exact quantities, strict reading, stable pages. Knows no app."""

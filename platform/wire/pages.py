@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Any, ClassVar, Generic, TypeVar
 
 from django.core.exceptions import ValidationError
-from django.db.models import Q, QuerySet
+from django.db.models import Model, Q, QuerySet
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -26,6 +26,7 @@ from wire.fields import MAX_ID, Text, Whole, storable
 from wire.strict import Strict
 
 M = TypeVar("M")
+R = TypeVar("R", bound=Model)
 PAGE_SIZE = 50
 MAX_PAGE_SIZE = 500
 OUTSIDE = ("cursor", "page_size")
@@ -57,7 +58,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Listing(Generic[M]):
+class Listing(Generic[R]):
     """How a list can be ordered: name → column of its own table, never null. A ``-`` turns it round."""
 
     orders: Mapping[str, str]
@@ -67,7 +68,7 @@ class Listing(Generic[M]):
     def choices(self) -> list[str]:
         return [f"{sign}{name}" for name in self.orders for sign in ("", "-")]
 
-    def page(self, rows: QuerySet[M], request: Request, query: Mapping[str, Any]) -> tuple[list[M], str | None]:
+    def page(self, rows: QuerySet[R], request: Request, query: Mapping[str, Any]) -> tuple[list[R], str | None]:
         """The page's rows and the address of the next page, None on the last. Raises UnknownCursor."""
         ordering = query.get("ordering") or self.default
         column = self.orders[ordering.removeprefix("-")]
@@ -166,7 +167,7 @@ def _next_address(request: Request, cursor: str) -> str:
     return request.build_absolute_uri(f"{request.path}?{parameters.urlencode()}")
 
 
-def page_answer(results: Sequence[Any], following: str | None) -> Response:
+def page_answer(results: Any, following: str | None) -> Response:
     """A page as it is sent."""
     return Response({"results": results, "next": following})
 

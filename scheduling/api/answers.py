@@ -98,7 +98,7 @@ class JobSerializer(serializers.ModelSerializer):
 
     class Meta:
         model = Job
-        fields: Sequence[str] = (
+        fields: tuple[str, ...] = (
             *("id", "name", "team", "user", "pool", "pools", "unit", "kind", "framework", "state", "hold", "ending"),
             *("reasons", "priority", "preemptible", "tasks", "tasks_running", "gpus", "requested", "allocated", "cost"),
             *("gpu_hours", "time_limit", "min_runtime", "retries", "retries_used", "preemptions", "submitted_at"),
@@ -223,7 +223,7 @@ class EventSerializer(serializers.Serializer):
     job = serializers.IntegerField(allow_null=True)
     node = serializers.IntegerField(allow_null=True)
     actor = serializers.CharField(allow_null=True)
-    data = serializers.DictField()
+    data = serializers.DictField()  # type: ignore[assignment]
 
 
 class EventsSerializer(serializers.Serializer):

@@ -94,7 +94,8 @@ class Events(ApiView):
 
         Follow it by giving ``last`` as the next ``after``: no event is ever passed over, though numbers have gaps.
         """
-        query, wanted = self.query, {}
+        query = self.query
+        wanted: dict[str, Any] = {}
         if "team" in query:
             wanted["team_id__in"] = team_tree().below(team_named(request.user, query["team"]).pk)
         if "pool" in query:

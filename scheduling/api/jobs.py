@@ -138,7 +138,7 @@ class CancelJob(ApiView):
     def post(self, request: Request, job_id: int) -> Response:
         """A waiting job is cancelled at once; a running one is told to stop. Again: nothing more."""
         job = visible_job(request.user, job_id)
-        require(request.user, "job.stop", job.team_id, what="job")  # type: ignore[arg-type]
+        require(request.user, "job.stop", job.team_id, what="job")
         cancel_jobs([job.pk], self.now, actor_id=request.user.pk)
         return Response(told_in_full(request, self, job_id))
 
@@ -167,7 +167,7 @@ class CancelJobs(ApiView):
         asked = CancelRequest.read_body(request.data)
         may_stop = teams_where(request.user, "job.stop")
         if not may_stop and may_stop is not None:
-            require(request.user, "job.stop")  # type: ignore[arg-type]
+            require(request.user, "job.stop")
         not_found: list[int] = []
         if "ids" in asked:
             ids, not_found = _named(request, asked["ids"], may_stop)

@@ -137,8 +137,10 @@ class Reading:
     def path(self, name: str) -> str:
         return f"{self.where}{name}"
 
-    def fault(self, name: str, message: str, allowed: Sequence[Any] | None = None) -> None:
-        self.faults.append(Fault(self.path(name), message, value=self.payload.get(name), allowed=allowed))
+    def fault(
+        self, name: str, message: str, allowed: Sequence[Any] | None = None, *, code: str = "invalid"
+    ) -> None:
+        self.faults.append(Fault(self.path(name), message, code, self.payload.get(name), allowed))
 
     def has(self, name: str) -> bool:
         return self.payload.get(name) is not None
@@ -340,7 +342,7 @@ def _check_known(reading: Reading, name: str, values: Sequence[str], known: Any)
     allowed = sorted(known)
     unknown = [value for value in values if value not in allowed]
     if unknown:
-        reading.fault(name, f"there is no {name} {unknown[0]!r}", allowed)
+        reading.fault(name, f"there is no {name} {unknown[0]!r}", allowed, code="unknown")
 
 
 def _pools(reading: Reading, known: Mapping[str, Pool]) -> tuple[Pool, ...]:
@@ -360,7 +362,7 @@ def _pools(reading: Reading, known: Mapping[str, Pool]) -> tuple[Pool, ...]:
         return ()
     unknown = [name for name in names if not isinstance(name, str) or name not in known]
     if unknown:
-        reading.fault(field_name, "there is no such pool", sorted(known))
+        reading.fault(field_name, "there is no such pool", sorted(known), code="unknown")
         return ()
     if len(set(names)) != len(names):
         reading.fault(field_name, "names a pool twice")
