@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from inventory.models import EngineConnection
-from scheduling.engines.base import Engine
+from scheduling.engines.base import Engine, EngineError
 from scheduling.engines.simulated import SimulatedEngine
 
 
@@ -23,5 +23,8 @@ def make_engine(connection: EngineConnection, *, local_root: Path, local_enabled
             raise NoEngine("the local engine runs commands as the server's user and is turned off here")
         from scheduling.engines.local import LocalEngine
 
-        return LocalEngine(local_root, pretend_devices=int(settings.get("pretend_devices", 0)))
+        try:
+            return LocalEngine(local_root, pretend_devices=int(settings.get("pretend_devices", 0)))
+        except EngineError as problem:
+            raise NoEngine(str(problem)) from problem
     raise NoEngine(f"this installation has no engine of the kind '{connection.kind}'")

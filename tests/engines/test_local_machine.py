@@ -20,7 +20,7 @@ from scheduling.engines.local.machine import node_name
 from scheduling.engines.local.supervisor.confinement import Cgroup
 from tests.engines.local_tasks import BOUND_AT, Told, now, order, pretend_slice, processes_of, shell, until
 
-BUSY = "echo up; exec python3 -S -c 'while True: pass'"
+BUSY = ("python3", "-S", "-c", "print('up', flush=True)\nwhile True: pass")
 
 
 def test_this_machine_is_one_node(make_engine: Callable[..., LocalEngine]) -> None:
@@ -53,7 +53,7 @@ def test_pretend_devices_say_that_they_are(engine: LocalEngine) -> None:
 
 
 def test_a_busy_task_shows_its_cpu_its_memory_and_pretended_devices(engine: LocalEngine, told: Told) -> None:
-    engine.launch(shell(1, BUSY, slices=(pretend_slice(1, 250, 1),)), now())
+    engine.launch(order(1, *BUSY, slices=(pretend_slice(1, 250, 1),)), now())
     told.start(1)
     until(lambda: engine.logs(1))
     first = engine.utilization(now())

@@ -61,7 +61,7 @@ def _may_divide(place: Path) -> bool:
             return False
         control = place / "cgroup.subtree_control"
         if not NEEDED.issubset(control.read_text().split()):
-            control.write_text("+cpu +memory")
+            control.write_text(" ".join(f"+{name}" for name in sorted(NEEDED)))
         probe = place / f"allotment-probe-{os.getpid()}"
         probe.mkdir()
         probe.rmdir()

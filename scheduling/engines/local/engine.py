@@ -71,7 +71,8 @@ class LocalEngine:
     Where there is no NVIDIA device ``pretend_devices`` are offered, labelled as such. ``cgroup`` is where cgroups of
     tasks are made; None: where the server's own place allows it, else CPU and memory of tasks are not bounded.
     An order's ``image`` means nothing here. ``root`` belongs to one connection: ``resume`` stops all that it did not
-    order. ``logs`` and ``utilization`` may be asked from other threads than the rest.
+    order. ``logs``, ``utilization`` and ``prune`` may be asked from other
+    threads than the rest.
     """
 
     def __init__(
@@ -117,17 +118,20 @@ class LocalEngine:
         for allocation_id, folder in self._folders():
             if allocation_id not in ordered and folder.ended() is None:
                 logger.warning("stopping the task of allocation %d, which nobody ordered", allocation_id)
-                self._stop(self._watch(allocation_id, silent=True), self._bounds.grace_s)
+                with contextlib.suppress(OSError):  # a full disk: the next resume tries again
+                    self._stop(self._watch(allocation_id, silent=True), self._bounds.grace_s)
         self._look_at_unsettled(now)
 
     def launch(self, order: Order, now: datetime) -> None:
-        """A supervisor is on its way, unless one was before. EngineError: nothing was started, ask again."""
+        """A supervisor is on its way, unless one was before. EngineError: it may not be, ask again."""
         folder = self._folder(order.allocation_id)
         try:
             if folder.order() is not None and not folder.is_of(order.bound_at):
                 self._clear(order.allocation_id, now)
             if watch := self._watches.get(order.allocation_id):
                 watch.silent = False
+                return
+            if self._is_about_to_tell_the_end(order.allocation_id):
                 return
             if folder.order() is None:
                 folder.record_order(self._order_record(order))
@@ -140,6 +144,8 @@ class LocalEngine:
 
     def stop(self, allocation_id: int, grace_s: float, now: datetime) -> None:
         """The task lives ``grace_s`` from now at most. EngineError: it does not know, ask again."""
+        if self._is_about_to_tell_the_end(allocation_id):
+            return
         watch = self._watches.get(allocation_id)
         if watch is None and self._folder(allocation_id).order() is None:
             self._reports.append(Report(allocation_id, "ended", now, None, records.STOPPED, "It was not here."))
@@ -183,7 +189,10 @@ class LocalEngine:
         return self._machine.utilization(running, now)
 
     def prune(self, before: datetime) -> int:
-        """Folders of tasks that ended before then are gone, their logs with them. Answers how many."""
+        """Folders of tasks that ended before then are gone, their logs with them. Answers how many.
+
+        The ends of those must be on record: what is pruned before it was reported will be reported lost.
+        """
         pruned = 0
         for allocation_id, folder in self._folders():
             end = folder.ended()
@@ -229,6 +238,9 @@ class LocalEngine:
             "max_files": self._bounds.max_files,
             "max_processes": self._bounds.max_processes,
         }
+
+    def _is_about_to_tell_the_end(self, allocation_id: int) -> bool:
+        return any(report.allocation_id == allocation_id and report.kind == "ended" for report in self._reports)
 
     def _watch(
         self, allocation_id: int, *, order: Order | None = None, silent: bool = False, started: bool = False
