@@ -98,7 +98,7 @@ def teams_to_submit_for(user: User) -> list[Team]:
 
 
 def _first_values(request: HttpRequest) -> dict[str, str]:
-    values = dict.fromkeys(FIELDS, "")
+    values = dict.fromkeys(FIELDS, "") | {"priority": "normal", "kind": str(Job.Kind.BATCH)}
     template = BY_KEY.get(request.GET.get("template", ""), TEMPLATES[0])
     values.update(template.values)
     clone = request.GET.get("clone", "")

@@ -129,7 +129,7 @@ function showTimes() {
     const since = (now - moment) / 1000;
     let text = time.textContent;
     if (time.dataset.show === "elapsed") text = duration(since);
-    if (time.dataset.show === "ago") text = time.textContent.replace(/^[\d dhmins]+?(?=\s\D*$)/, duration(since));
+    if (time.dataset.show === "ago") text = time.dataset.words.replace("%(duration)s", duration(since));
     if (time.dataset.show === "clock") text = clock.format(moment);
     if (text !== time.textContent) time.textContent = text;
     if (!time.dataset.titled) {

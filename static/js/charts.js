@@ -18,21 +18,13 @@ function layout(top) {
     hoverlabel: {bgcolor: colour("--surface"), bordercolor: colour("--line-strong"), font: {color: colour("--ink")}},
     showlegend: true,
     legend: {orientation: "h", y: 1.14, x: 0, font: {color: ink}},
-    xaxis: {...axis, type: "date", showgrid: false},
+    xaxis: {...axis, type: "date", showgrid: false, tickformatstops: [
+      {dtickrange: [null, 60000], value: "%H:%M:%S"},
+      {dtickrange: [60000, 43200000], value: "%H:%M"},
+      {dtickrange: [43200000, null], value: "%b %-d"},
+    ]},
     yaxis: {...axis, rangemode: "tozero", range: top ? [0, top * 1.08] : undefined},
   };
-}
-
-/* The answer's series, whatever unit they come in: lists of GPUs, or of milli-GPU with names that say so. */
-function series(answer) {
-  const source = answer.pool ?? answer.series ?? answer;
-  const list = (name) => source[name] ?? source[`${name}_milli`]?.map((value) => (value === null ? null : value / 1000));
-  if (Array.isArray(source.points ?? source)) {
-    const points = source.points ?? source;
-    const pick = (name) => points.map((p) => p[name] ?? (p[`${name}_milli`] == null ? null : p[`${name}_milli`] / 1000));
-    return {at: points.map((p) => p.at), allocated: pick("allocated"), used: pick("used"), capacity: pick("capacity")};
-  }
-  return {at: source.at ?? [], allocated: list("allocated") ?? [], used: list("used") ?? [], capacity: list("capacity")};
 }
 
 // The charts have no zone of their own: moments are written as the viewer's clock shows them.
@@ -68,7 +60,7 @@ async function load(element) {
   try {
     const answer = await fetch(element.dataset.chart, {headers: {Accept: "application/json"}});
     if (!answer.ok) throw new Error(String(answer.status));
-    const data = series(await answer.json());
+    const data = (await answer.json()).series;
     if (data.at.length < 2) return empty(element);
     if (element.firstElementChild?.classList.contains("empty")) element.replaceChildren();
     element.series = data;

@@ -17,7 +17,7 @@ async function more() {
     const answer = await fetch(`${box.dataset.log}?${query}`, {headers: {Accept: "text/plain"}});
     if (!answer.ok || own !== generation) return;
     const bytes = await answer.arrayBuffer();
-    const next = answer.headers.get("X-Log-Offset") ?? answer.headers.get("X-Next-Offset");
+    const next = answer.headers.get("Log-Next-Offset");
     if (own !== generation || bytes.byteLength === 0) return;
     offset = next === null ? offset + bytes.byteLength : Number(next);
     const atEnd = box.scrollHeight - box.scrollTop - box.clientHeight < 40;

@@ -51,7 +51,7 @@ async function load() {
 function lay() {
   width = box.clientWidth;
   const total = Math.max(cells.length, nodes.length, 1);
-  size = total <= 64 ? 34 : total <= 300 ? 22 : total <= 1500 ? 14 : total <= 4000 ? 9 : 6;
+  size = total <= 16 ? 52 : total <= 64 ? 34 : total <= 300 ? 22 : total <= 1500 ? 14 : total <= 4000 ? 9 : 6;
   if (width < 500) size = Math.max(6, Math.round(size * 0.8));
   const gap = size > 10 ? 2 : 1, between = size > 10 ? 8 : 4, label = size >= 22 ? 14 : 0;
   let x = 0, y = 0, tallest = 0, kind = null;

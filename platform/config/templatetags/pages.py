@@ -140,16 +140,18 @@ def moment(value: datetime | None, show: str = "ago") -> SafeString | str:
     local = timezone.localtime(value)
     full = date_format(local, "Y-m-d H:i:s")
     since = (timezone.now() - value).total_seconds()
+    ago = _("%(duration)s ago")
     text = {
-        "ago": _("%(duration)s ago") % {"duration": duration_text(since)},
+        "ago": ago % {"duration": duration_text(since)},
         "elapsed": duration_text(since),
         "clock": date_format(local, "H:i:s"),
         "full": full,
     }[show]
     return format_html(
-        '<time class="num" datetime="{}" data-show="{}" title="{} {}">{}</time>',
+        '<time class="num" datetime="{}" data-show="{}" data-words="{}" title="{} {}">{}</time>',
         value.isoformat(),
         show,
+        ago if show == "ago" else "",
         full,
         local.tzname() or "",
         text,
