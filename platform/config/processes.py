@@ -36,6 +36,7 @@ BREATH_S = 0.02  # between two passes, so that a burst is taken together
 SAMPLE_S = 5.0
 INVENTORY_S = 60.0
 TROUBLE_S = 1.0
+PRUNE_S = 3600.0
 
 
 def holder_name() -> str:
@@ -149,6 +150,14 @@ class EngineLoop:
                     sync_nodes(pool, [as_found(node) for node in nodes], now)
             set_engine_state(found, EngineConnection.State.OK, now)
 
+    def prune(self, now: datetime) -> float:
+        """Folders of local tasks that ended long ago are gone; what became of them has long been recorded."""
+        for reconciler in list(self.reconcilers.values()):
+            prune = getattr(reconciler.engine, "prune", None)
+            if prune is not None:
+                prune(now - timedelta(days=settings.LOCAL_LOG_DAYS))
+        return PRUNE_S
+
     def end(self) -> None:
         for reconciler in self.reconcilers.values():
             reconciler.engine.close()
@@ -180,5 +189,6 @@ def core_loops(stop: threading.Event, *, holder: str | None = None) -> Sequence[
     return (
         Loop("engines", engines.step, stop, engines.end),
         Loop("scheduler", leader.step, stop, leader.end),
+        Loop("pruning", engines.prune, stop, wakes=False),
         Loop("sampler", sampler_step(Sampler(), engines), stop, wakes=False),
     )

@@ -13,6 +13,11 @@ class NoEngine(Exception):
     """There is no engine for this connection here, and why."""
 
 
+def local_folder(root: Path, connection_id: int) -> Path:
+    """Where a local connection keeps its tasks: a folder of its own, since an engine stops what it does not know in it."""
+    return root / str(connection_id)
+
+
 def make_engine(connection: EngineConnection, *, local_root: Path, local_enabled: bool) -> Engine:
     """A new engine object for the connection. Raises NoEngine where its kind is not to be had or turned off."""
     settings = connection.settings
@@ -24,7 +29,7 @@ def make_engine(connection: EngineConnection, *, local_root: Path, local_enabled
         from scheduling.engines.local import LocalEngine
 
         try:
-            return LocalEngine(local_root, pretend_devices=int(settings.get("pretend_devices", 0)))
+            return LocalEngine(local_folder(local_root, connection.pk), pretend_devices=int(settings.get("pretend_devices", 0)))
         except EngineError as problem:
             raise NoEngine(str(problem)) from problem
     raise NoEngine(f"this installation has no engine of the kind '{connection.kind}'")

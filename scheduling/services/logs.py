@@ -12,6 +12,7 @@ from django.conf import settings
 from events.errors import Fault, NotThere
 from inventory.models import EngineConnection
 from scheduling.engines.base import EngineError
+from scheduling.engines.registry import local_folder
 from scheduling.models import Allocation, Job, Task
 
 if TYPE_CHECKING:
@@ -41,10 +42,10 @@ def read_log(job: Job, task_index: int = 0, offset: int = 0, limit: int = MAX_BY
     attempt = Allocation.objects.filter(task=task).select_related("node").order_by("-id").first()
     if attempt is None:
         return LogPiece("", offset)
-    kind = EngineConnection.objects.values_list("kind", flat=True).get(pools=attempt.pool_id)
-    if kind == EngineConnection.Kind.LOCAL:
+    engine = EngineConnection.objects.get(pools=attempt.pool_id)
+    if engine.kind == EngineConnection.Kind.LOCAL:
         try:
-            raw = _local_engine(settings.LOCAL_ENGINE_DIR).logs(attempt.pk, offset, limit)
+            raw = _local_engine(local_folder(settings.LOCAL_ENGINE_DIR, engine.pk)).logs(attempt.pk, offset, limit)
         except EngineError:
             raw = b""
     else:
@@ -53,7 +54,7 @@ def read_log(job: Job, task_index: int = 0, offset: int = 0, limit: int = MAX_BY
     return LogPiece(whole.decode("utf-8", "replace"), offset + len(whole))
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=4)
 def _local_engine(root: Path) -> LocalEngine:
     """One for this process: it only reads logs, and looking at the machine's devices takes time."""
     from scheduling.engines.local import LocalEngine

@@ -35,6 +35,7 @@ class Reconciler:
     resumed: bool = False
     seen_seq: int = -1
     _anew: bool = False
+    _untold: list[Report] = field(default_factory=list)
 
     def step(self, now: datetime) -> int:
         """One pass at ``now``; returns how many rows changed, so that a caller can go on until nothing does."""
@@ -46,18 +47,16 @@ class Reconciler:
         if seq == self.seen_seq and not self._anew:
             # Whatever wants a launch or a stop comes with an event: without a new one there is nothing to send.
             return changed
-        self._anew = False
-        self.seen_seq = seq
+        self._anew = True  # should anything below fail, the next pass does it all again
         to_launch, to_stop, unmarked, lost = self._look()
         # A node may be set down by whoever may set states; what ran there is then lost with it, here at the latest.
         changed += record_reports([Report(each, "ended", now, None, "node_lost") for each in lost], now)
         if unmarked:
             changed += self._mark_stops(unmarked, now)
-        for allocation_id, grace in to_stop:
-            self.engine.stop(allocation_id, grace, now)
-            self.stopped.add(allocation_id)
-        changed += self._launch(to_launch, now)
-        return changed + self._observe(now)
+        delayed = self._stop(to_stop, now)
+        launched, waiting = self._launch(to_launch, now)
+        self._anew, self.seen_seq = delayed or waiting, seq
+        return changed + launched + self._observe(now)
 
     def _live(self) -> Q:
         return Q(pool__engine=self.connection, released_at__isnull=True)
@@ -70,12 +69,15 @@ class Reconciler:
         self.resumed = True
 
     def _observe(self, now: datetime) -> int:
-        reports = self.engine.observe(now)
+        # An engine tells each thing once: what could not be recorded this time is kept for the next.
+        self._untold += self.engine.observe(now)
+        changed = record_reports(self._untold, now)
+        reports, self._untold = self._untold, []
         for report in reports:
             if report.kind == "ended":
                 self.launched.discard(report.allocation_id)
                 self.stopped.discard(report.allocation_id)
-        return record_reports(reports, now)
+        return changed
 
     def _look(self) -> tuple[list[int], list[tuple[int, int]], list[int], list[int]]:
         """Ids of live allocations: to launch; to stop, with their grace; of these not marked yet; on nodes that are down."""
@@ -114,23 +116,38 @@ class Reconciler:
                 journal.record("job.releasing", now, team_id=team_id, pool_id=pool_id, job_id=job_id)
         return len(allocation_ids)
 
-    def _launch(self, allocation_ids: Sequence[int], now: datetime) -> int:
+    def _stop(self, to_stop: Sequence[tuple[int, int]], now: datetime) -> bool:
+        """Sends the stops; returns whether any could not be sent and must be tried again."""
+        delayed = False
+        for allocation_id, grace in to_stop:
+            try:
+                self.engine.stop(allocation_id, grace, now)
+            except EngineError as error:
+                log.warning("allocation %s could not be stopped yet: %s", allocation_id, error)
+                delayed = True
+                continue
+            self.stopped.add(allocation_id)
+        return delayed
+
+    def _launch(self, allocation_ids: Sequence[int], now: datetime) -> tuple[int, bool]:
+        """Sends the launches; returns how many rows changed and whether any launch must be tried again."""
         if not allocation_ids:
-            return 0
+            return 0, False
+        waiting = False
         failed: list[Report] = []
         for order in orders(allocation_ids):
             try:
                 self.engine.launch(order, now)
             except EngineError as error:
                 log.warning("allocation %s could not be launched yet: %s", order.allocation_id, error)
-                self._anew = True
+                waiting = True
                 if now - order.bound_at > LAUNCH_PATIENCE:
                     failed.append(
                         Report(order.allocation_id, "ended", now, None, "failed_to_start", str(error)[:500])
                     )
                 continue
             self.launched.add(order.allocation_id)
-        return record_reports(failed, now)
+        return record_reports(failed, now), waiting
 
 
 def orders(ids: Sequence[int]) -> list[Order]:

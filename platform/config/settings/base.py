@@ -229,4 +229,5 @@ BILLING_TIME_ZONE = os.environ.get("ALLOTMENT_BILLING_TIME_ZONE", "UTC")
 # The local engine runs commands as this process's user: off unless the operator turns it on.
 LOCAL_ENGINE_ENABLED = os.environ.get("ALLOTMENT_LOCAL_ENGINE", "") == "1"
 LOCAL_ENGINE_DIR = DATA_DIR / "local"
+LOCAL_LOG_DAYS = 30
 EVENT_RETENTION_DAYS = 30
