@@ -125,12 +125,8 @@ def test_two_living_teams_never_share_a_slug_or_a_name(world):
 
 def test_a_task_has_one_live_allocation_and_a_slice_of_a_device_once(world):
     allocation, _ = running(world)
-    values = {
-        field.attname: getattr(allocation, field.attname)
-        for field in Allocation._meta.concrete_fields
-        if field.name != "id"
-    }
-    refused(lambda: Allocation(**values).save())
+    columns = [field.attname for field in Allocation._meta.concrete_fields if field.name != "id"]
+    refused(lambda: Allocation(**{name: getattr(allocation, name) for name in columns}).save())
     held = AllocationDevice.objects.get(allocation=allocation)
     again = {"allocation": allocation, "device": held.device, "compute_milli": 1, "memory_mib": 0}
     refused(lambda: AllocationDevice(**again).save())

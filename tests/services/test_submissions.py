@@ -130,13 +130,18 @@ class Forced(Exception):
     pass
 
 
+def submit_and_fail(world, **payload) -> None:
+    with unit_of_work():
+        world.submit(**payload)
+        raise Forced
+
+
 def test_a_submission_that_is_rolled_back_leaves_no_job_no_work_and_no_bell(world, django_capture_on_commit_callbacks):
     before = rows()
     with django_capture_on_commit_callbacks() as callbacks:
         for _ in range(20):
-            with pytest.raises(Forced), unit_of_work():
-                world.submit(gpus=1)
-                raise Forced
+            with pytest.raises(Forced):
+                submit_and_fail(world, gpus=1)
     assert callbacks == []
     assert rows() == before
     world.settle()
@@ -146,9 +151,8 @@ def test_a_submission_that_is_rolled_back_leaves_no_job_no_work_and_no_bell(worl
 def test_a_refusal_inside_a_larger_unit_takes_only_its_own_part_back(world):
     with unit_of_work():
         world.submit(name="kept", gpus=1)
-        with pytest.raises(Forced), unit_of_work():
-            world.submit(name="lost", gpus=1)
-            raise Forced
+        with pytest.raises(Forced):
+            submit_and_fail(world, name="lost", gpus=1)
     assert list(Job.objects.values_list("name", flat=True)) == ["kept"]
     assert Event.objects.filter(kind="job.submitted").count() == 1
 
