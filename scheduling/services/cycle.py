@@ -56,8 +56,8 @@ class Scheduler:
         if self.lease is None:
             self.lease = leases.acquire(self.holder, now)
             if self.lease is not None:
+                # Read by the first cycle, which then decides: what waits may have been able to start all along.
                 self.picture = Picture()
-                self.picture.load(now)
                 self._told.clear()
         return self.lease is not None
 
@@ -76,7 +76,8 @@ class Scheduler:
         """One cycle at ``now``. Without ``force`` nothing is decided where nothing changed since the last one.
 
         Raises LostLease, with nothing committed, where another leads. A commit that the database refuses (something
-        changed behind the picture) rolls back whole; the picture is read anew for the next cycle.
+        changed behind the picture) rolls back whole; the picture is read anew for the next cycle, which then decides
+        again though nothing may have happened since.
         """
         assert self.lease is not None
         begun = time.perf_counter()
@@ -89,14 +90,18 @@ class Scheduler:
         try:
             started, conflicts = self._commit(plan, now, begun)
         except IntegrityError:
-            self.picture.load(now)
+            self.picture.outdate()
             return CycleResult(conflicts=len(plan.starts), considered=len(snapshot.pending))
         except leases.LostLease:
             self.lease = None
             raise
+        except Exception:
+            # A connection lost in the middle of a commit leaves open whether it was one.
+            self.picture.outdate()
+            raise
         self.last_plan = plan
         if conflicts:
-            self.picture.load(now)
+            self.picture.outdate()
         seconds = time.perf_counter() - begun
         return CycleResult(started, len(snapshot.pending), conflicts, seconds, plan)
 

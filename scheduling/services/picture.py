@@ -129,6 +129,10 @@ class Picture:
         self._load_jobs(Job.objects.filter(_waiting()))
         self.generation += 1
 
+    def outdate(self) -> None:
+        """What it shows may not be so: the next ``refresh`` reads all of it anew."""
+        self.seq = -1
+
     def refresh(self, now: datetime) -> bool:
         """Brings the picture up to the last event; returns whether anything changed."""
         if self.seq < 0:

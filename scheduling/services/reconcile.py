@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -209,5 +210,6 @@ def lose_node(node: Node, engine: Engine, now: datetime, *, reason: str = "", ac
     )
     lost = record_reports([Report(pk, "ended", now, None, "node_lost") for pk in live], now)
     for pk in live:
-        engine.stop(pk, 0, now)
+        with suppress(EngineError):  # whoever is out there to be told; mostly nobody is
+            engine.stop(pk, 0, now)
     return lost
