@@ -123,7 +123,7 @@ class OneQuota(ApiView):
 
     def _set(self, request: Request, pool: str, team: str, unset: dict[str, int | None]) -> Response:
         found_team, found_pool = _editable(request, team, pool)
-        asked: dict[str, Any] = QuotaRequest.read_body(request.data)
+        asked: dict[str, Any] = QuotaRequest.read_body(self.body())
         span: dict[str, datetime | None] = {name: asked.pop(name, None) for name in ("valid_from", "valid_until")}
         override = asked.pop("override_capacity", False)
         if override:

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from django.db import connections
 from django.db.models import Q
 
 from events.models import Event
@@ -61,7 +60,6 @@ def follow(user: Any, after: int, limit: int, wanted: Mapping[str, Any] | None =
         end = time.monotonic() + wait_s
         rung = bell.wait(-1, 0)
         while not piece.events and (left := end - time.monotonic()) > 0:
-            connections["default"].close_if_unusable_or_obsolete()
             rung = bell.wait(rung, min(left, POLL_S))
             if last_event() > piece.last:
                 piece = _look(user, piece.last, limit, wanted)

@@ -92,7 +92,7 @@ class Tokens(ApiView):
         """A new token. One that is made with a token never may more, nor lives longer, than that one."""
         user: Any = request.user
         require(user, "token.issue")
-        asked = TokenRequest.read_body(request.data)
+        asked = TokenRequest.read_body(self.body())
         team = team_named(user, asked["team"]) if "team" in asked else None
         expires_at = self.now + timedelta(days=asked["days"]) if "days" in asked else None
         scopes = asked.get("scopes")

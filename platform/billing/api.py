@@ -229,7 +229,7 @@ class Rates(ApiView):
     def post(self, request: Request) -> Response:
         """A new rate, by an operator. What is used already keeps its price."""
         require(request.user, "fleet.operate")
-        asked = RateRequest.read_body(request.data)
+        asked = RateRequest.read_body(self.body())
         rate = set_rate(
             asked["per_gpu_hour"],
             self.now,

@@ -103,7 +103,7 @@ def _open(where: Q, column: str | None, start: datetime, end: datetime, now: dat
             continue
         group = getattr(record, column) if column else None
         for part in card.segments(record.pool_id, record.model_id, record.class_id, left, right):
-            yield Piece(group, record.unit, part.start, part.end, record.milli, part.per_hour, end > now)
+            yield Piece(group, record.unit, part.start, part.end, record.milli, part.per_hour, end >= now)
 
 
 def _days(piece: Piece) -> Iterable[tuple[date, datetime, datetime]]:

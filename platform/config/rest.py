@@ -32,6 +32,9 @@ class TooLarge(APIException):
     default_code = "too_large"
     default_detail = "The request is too large"
 
+    def __init__(self) -> None:
+        super().__init__(f"The body has more than {settings.DATA_UPLOAD_MAX_MEMORY_SIZE} bytes.")
+
 
 def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
@@ -78,7 +81,7 @@ class ExactJSONParser(JSONParser):
         limit = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
         body = stream.read(limit + 1)
         if len(body) > limit:
-            raise TooLarge(f"The body has more than {limit} bytes.")
+            raise TooLarge
         try:
             value = json.loads(
                 body.decode("utf-8"),

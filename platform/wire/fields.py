@@ -14,7 +14,7 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from scheduling.core.units import QuantityError, exact, gpus_from_milli, milli_from_gpus
+from scheduling.core.units import QuantityError, gpus_from_milli, milli_from_gpus
 
 MILLIONTH = Decimal("0.000001")
 MAX_ID = 2**63 - 1
@@ -154,13 +154,11 @@ class Whole(serializers.IntegerField):
     """A whole number in JSON (3, or 3.0, which is the same number there) or in a query (its digits)."""
 
     def to_internal_value(self, data: Any) -> int:
-        if isinstance(data, str) and not getattr(self.root, "in_query", False):
-            raise serializers.ValidationError("must be a whole number")
-        try:
-            number = exact(data)
-        except QuantityError as error:
-            raise serializers.ValidationError(error.message) from None
-        if number != number.to_integral_value():
+        if isinstance(data, str) and getattr(self.root, "in_query", False):
+            number = Decimal(data) if re.fullmatch(r"-?[0-9]{1,30}", data) else None
+        else:
+            number = Decimal(data) if isinstance(data, int | Decimal) and not isinstance(data, bool) else None
+        if number is None or not number.is_finite() or number.adjusted() > 40 or number % 1:
             raise serializers.ValidationError("must be a whole number")
         return int(number)
 

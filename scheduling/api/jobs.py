@@ -81,7 +81,7 @@ class Jobs(ApiView):
     )
     def post(self, request: Request) -> Response:
         """Submits one job or a list of up to 1,000: all of them or none. 200: they were before, with this key."""
-        payload = request.data
+        payload = self.body()
         try:
             jobs, new = submit_payload(
                 request.user,  # type: ignore[arg-type]
@@ -164,7 +164,7 @@ class CancelJobs(ApiView):
     def post(self, request: Request) -> Response:
         """Cancels many jobs in one transaction. Ids of jobs that one may not see are ``not_found`` and left alone;
         one that may be seen but not stopped refuses the whole."""
-        asked = CancelRequest.read_body(request.data)
+        asked = CancelRequest.read_body(self.body())
         may_stop = teams_where(request.user, "job.stop")
         if not may_stop and may_stop is not None:
             require(request.user, "job.stop")

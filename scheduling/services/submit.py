@@ -11,6 +11,7 @@ from typing import Any
 from django.db import IntegrityError
 
 from events.errors import Conflict, Fault, Forbidden, Invalid
+from events.rows import insert_rows
 from events.services import Journal, require_aware, unit_of_work
 from inventory.models import Pool
 from scheduling.models import Job, PriorityClass, SubmissionKey, Task, TaskGroup
@@ -107,7 +108,7 @@ def submit(
     teams, classes, faults = _teams_and_classes(user, specs, many)
     if faults:
         raise Invalid(faults[:100])
-    jobs = Job.objects.bulk_create(
+    jobs = insert_rows(
         Job(
             name=spec.name,
             team=teams[spec.team],
@@ -134,7 +135,7 @@ def submit(
         )
         for spec in specs
     )
-    groups = TaskGroup.objects.bulk_create(
+    groups = insert_rows(
         TaskGroup(
             job=job,
             position=position,
@@ -155,7 +156,7 @@ def submit(
         for job, spec in zip(jobs, specs, strict=True)
         for position, group in enumerate(spec.groups)
     )
-    Task.objects.bulk_create(_tasks(groups))
+    insert_rows(_tasks(groups))
     _check_still_open(teams.values())
     for job in jobs:
         journal.record(

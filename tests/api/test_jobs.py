@@ -9,23 +9,7 @@ from django.utils import timezone
 
 from events.models import Event
 from scheduling.models import Allocation, Job, PriorityClass
-
-HELLO = {"team": "nlp", "pool": "train", "name": "hello", "gpus": 0.5, "command": ["python3", "-c", "print('hello')"]}
-
-
-def settled(world):
-    world.now = timezone.now()
-    world.settle()
-
-
-def walk(api, path):
-    """All rows of a list, page after page."""
-    rows = []
-    while path:
-        page = api.get(path)
-        rows += page["results"]
-        path = page["next"] and page["next"].partition("/api/v1")[2]
-    return rows
+from tests.api.client import HELLO, settled, walk
 
 
 def test_the_shape_of_a_job(api, world):
