@@ -13,6 +13,7 @@ from django.db.models import F, Q
 
 from billing.exact import ExactSum
 from billing.rates import MICROSECOND, Price, RateCard, amount_of, seconds_between
+from events.rows import insert_rows, update_rows
 from scheduling.ports import Cost
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from scheduling.models import Allocation
 
 
+CLOSING = ("ended_at", "per_hour", "microseconds", "amount", "waived")
+FEW = 10  # up to so many rows a statement each is less work than one statement for all
 _kept: tuple[tuple[object, ...], RateCard] | None = None
 
 
@@ -64,7 +67,7 @@ class LedgerMeter:
     def opened(self, allocations: Sequence[Allocation], at: datetime) -> None:
         from billing.models import UsageRecord
 
-        UsageRecord.objects.bulk_create(
+        insert_rows(
             UsageRecord(
                 allocation_id=allocation.pk,
                 team_id=allocation.team_id,
@@ -96,7 +99,7 @@ class LedgerMeter:
             .order_by("id")
         )
         self._close(records, at)
-        UsageRecord.objects.bulk_create(_copy(record, at) for record in records)
+        insert_rows(_copy(record, at) for record in records)
         return len(records)
 
     def _close(self, records: Sequence[UsageRecord], at: datetime, *, waived: str = "") -> None:
@@ -120,7 +123,7 @@ class LedgerMeter:
         UsageRecord.objects.bulk_update(
             closing, ["ended_at", "per_hour", "microseconds", "amount", "waived"], batch_size=500
         )
-        UsageRecord.objects.bulk_create(further)
+        insert_rows(further)
 
     def job_costs(self, job_ids: Iterable[int], now: datetime) -> Mapping[int, Cost]:
         return costs(Q(job_id__in=list(job_ids)), "job_id", now)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -12,6 +12,7 @@ from typing import Any
 from django.db import connection, transaction
 
 from events.models import Event
+from events.rows import insert_rows
 
 # Any constant will do; it must only differ from the other advisory locks of this project.
 EVENT_ORDER_LOCK = 0x414C4C01
@@ -116,15 +117,20 @@ def _write(journal: Journal) -> None:
     if connection.vendor == "postgresql":
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_advisory_xact_lock(%s)", [EVENT_ORDER_LOCK])
-    Event.objects.bulk_create(journal.events)
+    insert_rows(journal.events)
     transaction.on_commit(bell.ring)
 
 
-def last_seq() -> int:
-    """The number of the newest event, 0 before the first. As plain SQL: loops ask this many times a second."""
+def last_seq(after: int = 0, kinds: Sequence[str] = ()) -> int:
+    """The number of the newest event after ``after`` (of these ``kinds``, if given); ``after`` itself where none is.
+
+    As plain SQL: loops ask this many times a second.
+    """
+    marks = ", ".join(["%s"] * len(kinds))
+    of_kinds = f" AND kind IN ({marks})" if kinds else ""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT MAX(seq) FROM events_event")
-        return cursor.fetchone()[0] or 0
+        cursor.execute(f"SELECT MAX(seq) FROM events_event WHERE seq > %s{of_kinds}", [after, *kinds])  # noqa: S608
+        return cursor.fetchone()[0] or after
 
 
 def prune_events(before: datetime, *, at_most: int = 50_000) -> int:

@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import IntegrityError, connection
-from django.db.models import F
 
+from events.rows import insert_rows, update_rows
 from events.services import Journal, unit_of_work
 from inventory.models import Device, Node, Pool
 from scheduling import ports
@@ -214,9 +214,9 @@ def _bind(
                     bound_at=now,
                 )
             )
-    allocations = Allocation.objects.bulk_create(allocations)
+    insert_rows(allocations)
     placements = [task.placement for start in starts for task in start.tasks]
-    AllocationDevice.objects.bulk_create(
+    insert_rows(
         AllocationDevice(
             allocation_id=allocation.pk,
             device_id=device_id,
@@ -226,7 +226,7 @@ def _bind(
         for allocation, placement in zip(allocations, placements, strict=True)
         for device_id, memory in zip(placement.device_ids, placement.memory_mib, strict=True)
     )
-    Task.objects.filter(pk__in=[task_id for own in tasks for task_id in own]).update(state=Task.State.STARTING)
+    update_rows(Task, (task_id for own in tasks for task_id in own), state=Task.State.STARTING)
     _start_jobs(starts, picture)
     _open_usage(allocations, picture, now)
     _record(starts, picture, cycle, now, journal)
@@ -240,8 +240,14 @@ def _start_jobs(starts: Sequence[core.Start], picture: Picture) -> None:
         if not picture.pending[start.job_id].growing:
             by_pool[start.pool_id].append(start.job_id)
     for pool_id, job_ids in sorted(by_pool.items()):
-        Job.objects.filter(pk__in=job_ids, state=Job.State.PENDING).update(
-            state=Job.State.STARTING, pool_id=pool_id, reasons=[], estimated_start=None, version=F("version") + 1
+        update_rows(
+            Job,
+            job_ids,
+            only={"state": Job.State.PENDING},
+            state=Job.State.STARTING,
+            pool=pool_id,
+            reasons=[],
+            estimated_start=None,
         )
 
 
@@ -318,8 +324,9 @@ def _record(
             journal.record("job.grew", now, **common, tasks=len(start.tasks))
         else:
             journal.record("job.state", now, **common, before=Job.State.PENDING, state=Job.State.STARTING)
-    Decision.objects.bulk_create(decisions)
+    insert_rows(decisions)
     for pool_id, ids in sorted(devices.items()):
+        journal.record("allocations.bound", now, pool_id=pool_id)
         journal.record("fleet.changed", now, pool_id=pool_id, devices=sorted(ids))
 
 

@@ -139,7 +139,7 @@ class Picture:
             self.load(now)
             return True
         changed = self._claims_due(now)
-        if last_seq() == self.seq:
+        if last_seq(self.seq) == self.seq:
             return changed
         rows = list(
             Event.objects.filter(seq__gt=self.seq).order_by("seq").values_list("seq", "kind", "pool_id", "job_id", "data")

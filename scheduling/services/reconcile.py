@@ -22,6 +22,7 @@ from scheduling.services.reports import record_reports
 
 log = logging.getLogger(__name__)
 
+WAKING_EVENTS = ("allocations.bound", "job.stopping", "node.state")
 LAUNCH_PATIENCE = timedelta(minutes=5)
 
 
@@ -44,9 +45,9 @@ class Reconciler:
             self._resume(now)
         # What is already true comes first: a stop or a launch for what has ended would be wasted.
         changed = self._observe(now)
-        seq = last_seq()
+        # Whatever wants a launch or a stop comes with an event of these kinds: without a new one nothing is to send.
+        seq = last_seq(self.seen_seq, WAKING_EVENTS)
         if seq == self.seen_seq and not self._anew:
-            # Whatever wants a launch or a stop comes with an event: without a new one there is nothing to send.
             return changed
         self._anew = True  # should anything below fail, the next pass does it all again
         to_launch, to_stop, unmarked, lost = self._look()

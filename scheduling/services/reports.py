@@ -9,8 +9,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from django.db.models import F
+from django.db import connection
 
+from events.rows import update_rows
 from events.services import Journal, unit_of_work
 from inventory.models import Pool
 from scheduling import ports
@@ -29,20 +30,29 @@ def record_reports(reports: Sequence[Report], now: datetime) -> int:
         return 0
     with unit_of_work() as journal:
         ids = [report.allocation_id for report in reports]
-        jobs = _locked_jobs(ids)
-        allocations = {
-            allocation.pk: allocation
-            for allocation in Allocation.objects.select_for_update()
-            .filter(pk__in=ids, released_at__isnull=True)
-            .order_by("pk")
-        }
+        _lock_jobs(ids)
+        rows = Allocation.objects.select_for_update(of=("self",)).filter(pk__in=ids, released_at__isnull=True)
+        allocations = {row.pk: row for row in rows.select_related("job", "pool").order_by("pk")}
+        jobs = {row.job_id: row.job for row in allocations.values()}
+        for row in allocations.values():
+            row.job = jobs[row.job_id]
         return _Recording(jobs, allocations, now, journal).record(reports)
 
 
-def _locked_jobs(allocation_ids: Sequence[int]) -> dict[int, Job]:
-    """The jobs of these allocations, their rows locked in order of id, always before those of allocations."""
-    job_ids = set(Allocation.objects.filter(pk__in=allocation_ids).values_list("job_id", flat=True))
-    return {job.pk: job for job in Job.objects.select_for_update().filter(pk__in=job_ids).order_by("pk")}
+def _lock_jobs(allocation_ids: Sequence[int]) -> None:
+    """The jobs of these allocations are locked in order of id, always before allocations. (SQLite has one writer.)"""
+    if connection.vendor == "postgresql":
+        job_ids = set(Allocation.objects.filter(pk__in=allocation_ids).values_list("job_id", flat=True))
+        list(Job.objects.select_for_update().filter(pk__in=job_ids).order_by("pk").values_list("pk"))
+
+
+def _update_alike(allocations: Sequence[Allocation], names: Sequence[str]) -> None:
+    """The rows carry these values of the objects; rows that end up alike are written together."""
+    alike: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for allocation in allocations:
+        alike[tuple(getattr(allocation, name) for name in names)].append(allocation.pk)
+    for values, ids in alike.items():
+        update_rows(Allocation, ids, **dict(zip(names, values, strict=True)))
 
 
 class _Recording:
@@ -97,14 +107,15 @@ class _Recording:
     def _write_started(self) -> None:
         if not self.started:
             return
-        Allocation.objects.bulk_update(self.started, ["state", "running_at"], batch_size=200)
-        Task.objects.filter(pk__in=[each.task_id for each in self.started], state=Task.State.STARTING).update(
-            state=Task.State.RUNNING
+        _update_alike(self.started, ("state", "running_at"))
+        update_rows(
+            Task,
+            [each.task_id for each in self.started],
+            only={"state": Task.State.STARTING},
+            state=Task.State.RUNNING,
         )
-        pools = Pool.objects.in_bulk({each.pool_id for each in self.started})
         billed: dict[datetime, list[Allocation]] = defaultdict(list)
         for each in self.started:
-            each.pool = pools[each.pool_id]
             if each.pool.billing_start == Pool.BillingStart.RUNNING:
                 assert each.running_at is not None
                 billed[each.running_at].append(each)
@@ -115,9 +126,7 @@ class _Recording:
         if not self.ended:
             return
         gone = [allocation for allocation, _ in self.ended]
-        Allocation.objects.bulk_update(
-            gone, ["state", "running_at", "released_at", "exit_code", "end_reason"], batch_size=200
-        )
+        _update_alike(gone, ("state", "running_at", "released_at", "exit_code", "end_reason"))
         self._free(gone)
         by_moment: dict[tuple[datetime, str], list[Allocation]] = defaultdict(list)
         for allocation in gone:
@@ -153,7 +162,7 @@ class _Recording:
         for allocation, report in self.ended:
             by_state[(self._task_state(allocation, report), report.exit_code)].append(allocation.task_id)
         for (state, exit_code), ids in by_state.items():
-            Task.objects.filter(pk__in=ids).update(state=state, exit_code=exit_code)
+            update_rows(Task, ids, state=state, exit_code=exit_code)
 
     def _task_state(self, allocation: Allocation, report: Report) -> str:
         job = self.jobs[allocation.job_id]
@@ -212,13 +221,14 @@ class _Recording:
         job.retries_used += retry
         if not self.live[job.pk]:
             return  # it ends with this very report: ``_finish`` writes it all
-        Job.objects.filter(pk=job.pk).update(
+        update_rows(
+            Job,
+            [job.pk],
             ending=ending,
             ending_reason=job.ending_reason,
             retries_used=job.retries_used,
             exit_code=job.exit_code,
             end_message=job.end_message,
-            version=F("version") + 1,
         )
         self._record(job, "job.stopping", state=job.state, ending=ending, reason=reason)
 
@@ -266,7 +276,7 @@ class _Recording:
     def _move(self, job: Job, state: str, **changes: object) -> None:
         check_move(JOB_MOVES, job.state, state)
         before = job.state
-        Job.objects.filter(pk=job.pk, state=before).update(state=state, version=F("version") + 1, **changes)
+        update_rows(Job, [job.pk], only={"state": before}, state=state, **changes)
         job.state = state
         self._record(job, "job.state", before=before, state=state, exit_code=job.exit_code)
 
