@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parent
 
 
 def take_data_option(argv: list[str]) -> list[str]:
-    """``argv`` without ``--data DIR``; the folder goes to the environment, because settings place the database in it."""
+    """``argv`` without ``--data DIR``; the folder goes to the environment, where settings look for it."""
     rest: list[str] = []
     items = iter(argv)
     for item in items:

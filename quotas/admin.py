@@ -20,7 +20,16 @@ def _amount(milli: int | None) -> str:
 
 @admin.register(Quota)
 class QuotaAdmin(ThroughService):
-    list_display = ("team", "pool", "guaranteed_units", "limit_units", "weight", "per_user", "valid_from", "valid_until")
+    list_display = (
+        "team",
+        "pool",
+        "guaranteed_units",
+        "limit_units",
+        "weight",
+        "per_user",
+        "valid_from",
+        "valid_until",
+    )
     list_filter = ("pool", "team")
     search_fields = ("team__slug", "pool__name")
     list_select_related = ("team", "pool")

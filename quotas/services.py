@@ -1,4 +1,4 @@
-"""The one door for writes to quotas. Sums are checked under the pool's row lock, so that two at once cannot both fit."""
+"""The one door for writes to quotas. Sums are checked under the pool's row lock, so two at once cannot both fit."""
 
 from __future__ import annotations
 
@@ -200,9 +200,7 @@ def _limit_warnings(team: Team, pool: Pool, row: Quota, now: datetime) -> list[s
     while above is not None and row.limit is not None:
         upper = in_force.get((pool.pk, above.pk))
         if upper is not None and upper.limit is not None and upper.limit < row.limit:
-            return [
-                f"The limit {format_gpus(row.limit)} is above the limit {format_gpus(upper.limit)} of {above.slug}: "
-                f"the lower one binds."
-            ]
+            own, theirs = format_gpus(row.limit), format_gpus(upper.limit)
+            return [f"The limit {own} is above the limit {theirs} of {above.slug}: the lower one binds."]
         above = above.parent
     return []

@@ -59,7 +59,19 @@ class DecisionRows(ReadOnlyRows):
 
 @admin.register(Job)
 class JobAdmin(ReadOnly):
-    list_display = ("id", "name", "team", "user", "pool", "state", "asks_for", "priority", "hold", "submitted_at", "why")
+    list_display = (
+        "id",
+        "name",
+        "team",
+        "user",
+        "pool",
+        "state",
+        "asks_for",
+        "priority",
+        "hold",
+        "submitted_at",
+        "why",
+    )
     list_filter = ("state", "pool", "team", "kind", "hold", "priority_class", "framework")
     search_fields = ("=id", "name", "user__username")
     list_select_related = ("team", "user", "pool", "priority_class")
@@ -114,7 +126,19 @@ class SliceRows(ReadOnlyRows):
 
 @admin.register(Allocation)
 class AllocationAdmin(ReadOnly):
-    list_display = ("id", "job", "team", "pool", "node", "model", "gpus", "state", "bound_at", "released_at", "end_reason")
+    list_display = (
+        "id",
+        "job",
+        "team",
+        "pool",
+        "node",
+        "model",
+        "gpus",
+        "state",
+        "bound_at",
+        "released_at",
+        "end_reason",
+    )
     list_filter = ("state", "pool", "team", "model")
     search_fields = ("=job__id", "job__name", "node__name")
     list_select_related = ("job", "team", "pool", "node", "model")

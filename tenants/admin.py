@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from django.contrib import admin
 from django.contrib.auth.models import Group
-from django.http import HttpRequest
 from django.db.models import QuerySet
+from django.http import HttpRequest
 
 from tenants import services
 from tenants.models import ApiToken, Membership, Team, User
@@ -33,7 +33,9 @@ class UserAdmin(ReadOnly):
     @admin.action(description="Deactivate: sessions and tokens end at once")
     def deactivate(self, request: HttpRequest, rows: QuerySet[User]) -> None:
         others = rows.exclude(pk=request.user.pk)
-        do_each(request, others, lambda user, now, actor: services.deactivate_user(user, now, actor_id=actor), "deactivated")
+        do_each(
+            request, others, lambda user, now, actor: services.deactivate_user(user, now, actor_id=actor), "deactivated"
+        )
 
 
 @admin.register(Team)

@@ -84,7 +84,7 @@ def deactivate_user(user: User, now: datetime, *, actor_id: int | None = None) -
 
 
 def record_sign_out(user: User, session_key: str | None, now: datetime) -> None:
-    """Tells every process that this browser session ended, so that its sockets close. Keeps only a digest of the key."""
+    """Tells every process that this browser session ended, so that its sockets close. Keeps a digest of the key."""
     with unit_of_work() as journal:
         journal.record(
             "session.ended", now, actor_id=user.pk, user_id=user.pk, session=session_digest(session_key or "")

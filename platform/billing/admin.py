@@ -47,7 +47,19 @@ class RateAdmin(ThroughService):
 
 @admin.register(UsageRecord)
 class UsageRecordAdmin(ReadOnly):
-    list_display = ("id", "team", "user", "job", "pool", "model", "units", "per_hour", "started_at", "ended_at", "amount")
+    list_display = (
+        "id",
+        "team",
+        "user",
+        "job",
+        "pool",
+        "model",
+        "units",
+        "per_hour",
+        "started_at",
+        "ended_at",
+        "amount",
+    )
     list_filter = ("pool", "model", "team", "waived")
     search_fields = ("=job__id", "job__name", "user__username")
     list_select_related = ("team", "user", "job", "pool", "model")
@@ -56,5 +68,3 @@ class UsageRecordAdmin(ReadOnly):
     @admin.display(description="GPUs or cores", ordering="milli")
     def units(self, record: UsageRecord) -> str:
         return format_gpus(record.milli)
-
-

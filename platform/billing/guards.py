@@ -21,8 +21,10 @@ OVERLAP = """
 """
 
 SQLITE = (
-    f"CREATE TRIGGER IF NOT EXISTS usage_records_do_not_overlap_1 BEFORE INSERT ON billing_usagerecord BEGIN {OVERLAP} END",
-    f"CREATE TRIGGER IF NOT EXISTS usage_records_do_not_overlap_2 BEFORE UPDATE ON billing_usagerecord BEGIN {OVERLAP} END",
+    f"""CREATE TRIGGER IF NOT EXISTS usage_records_do_not_overlap_1 BEFORE INSERT ON billing_usagerecord
+        BEGIN {OVERLAP} END""",
+    f"""CREATE TRIGGER IF NOT EXISTS usage_records_do_not_overlap_2 BEFORE UPDATE ON billing_usagerecord
+        BEGIN {OVERLAP} END""",
     """CREATE TRIGGER IF NOT EXISTS usage_record_is_immutable BEFORE UPDATE ON billing_usagerecord
        WHEN OLD.ended_at IS NOT NULL BEGIN SELECT RAISE(ABORT, 'usage_record_is_immutable'); END""",
 )

@@ -13,7 +13,7 @@ from django.db.models import F, Q
 
 from billing.exact import ExactSum
 from billing.rates import MICROSECOND, Price, RateCard, amount_of, seconds_between
-from events.rows import insert_rows, update_rows
+from events.rows import insert_rows
 from scheduling.ports import Cost
 
 if TYPE_CHECKING:

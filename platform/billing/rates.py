@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
 from decimal import Decimal
 from functools import lru_cache
+from itertools import pairwise
 
 ZERO = Decimal(0)
 PLACES = Decimal("0.000000000001")  # an amount is kept to 12 places
@@ -116,7 +117,7 @@ class RateCard:
         cuts = sorted({*months, *self._changes(prices, start, end)})
         found: list[Segment] = []
         edges = [start, *cuts, end]
-        for left, right in zip(edges, edges[1:], strict=False):
+        for left, right in pairwise(edges):
             price = self._pick(prices, left)
             if found and found[-1].per_hour == price and left not in months:
                 found[-1] = Segment(found[-1].start, right, price)

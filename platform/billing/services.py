@@ -27,7 +27,7 @@ def set_rate(
     band: tuple[time, time] | None = None,
     actor_id: int | None = None,
 ) -> Rate:
-    """A rate from ``effective_from`` (default ``now``) on. What is already used keeps its price: the past is refused."""
+    """A rate from ``effective_from`` (default ``now``) on. What was used keeps its price: the past is refused."""
     if per_hour < 0:
         raise Invalid.at("per_hour", "a price is 0 or more", value=per_hour)
     start = require_aware(effective_from or now)

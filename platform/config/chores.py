@@ -22,7 +22,9 @@ class EmbeddedCelery:
         self.beat = Service(celery_app, max_interval=5, schedule_filename=schedule_file)
         self.threads = (
             threading.Thread(target=self._work, name="celery-worker", daemon=True),
-            threading.Thread(target=self.beat.start, kwargs={"embedded_process": False}, name="celery-beat", daemon=True),
+            threading.Thread(
+                target=self.beat.start, kwargs={"embedded_process": False}, name="celery-beat", daemon=True
+            ),
         )
 
     def _work(self) -> None:

@@ -31,7 +31,14 @@ DEMO_POOL = "fleet"
 PRETEND_DEVICES = 4
 MOST_WAITING = 120  # arrivals are left out while so many of the demo's jobs wait
 HOMES = {"alice": "nlp", "bob": "nlp", "mallory": "recsys"}
-COLLEAGUES = {"nlp": "carol", "vision": "dave", "speech": "erin", "search": "frank", "recsys": "grace", "robotics": "heidi"}
+COLLEAGUES = {
+    "nlp": "carol",
+    "vision": "dave",
+    "speech": "erin",
+    "search": "frank",
+    "recsys": "grace",
+    "robotics": "heidi",
+}
 
 
 @dataclass(frozen=True)
@@ -110,7 +117,7 @@ def _make_teams(now: datetime, only: set[str] | None = None) -> dict[str, Team]:
 
 
 def make_demo(now: datetime) -> None:
-    """The pool ``fleet``, six teams in two departments with members and quotas, and rates; a second call changes nothing."""
+    """The pool ``fleet``, six teams in two departments with members and quotas, rates; a second call does nothing."""
     if Pool.objects.filter(name=DEMO_POOL).exists():
         return
     with unit_of_work():
@@ -128,7 +135,7 @@ def make_demo(now: datetime) -> None:
             DEMO_POOL,
             connection,
             now,
-            description="A simulated data centre: about a thousand mixed accelerators, and jobs as public traces have them.",
+            description="A simulated data centre: a thousand mixed accelerators, and jobs as public traces have them.",
             grace_s=10,
         )
         entries = [
@@ -204,7 +211,8 @@ class DemoLoop:
     def step(self, now: datetime) -> float:
         if self._jobs is None:
             self._begin(now)
-        assert self._jobs is not None and self._began is not None
+        assert self._jobs is not None
+        assert self._began is not None
         elapsed = Decimal(str((now - self._began).total_seconds()))
         due: list[GeneratedJob] = []
         while self._next is not None and self._next.at_s <= elapsed:

@@ -46,7 +46,7 @@ def holder_name() -> str:
 
 @dataclass
 class Loop:
-    """Something done again and again until ``stop`` is set. ``step`` returns how long to wait at most before the next."""
+    """Something done again and again until ``stop`` is set. ``step`` returns how long to wait at most after it."""
 
     name: str
     step: Callable[[datetime], float]

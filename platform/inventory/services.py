@@ -322,7 +322,7 @@ class FoundNode:
 
 
 def sync_nodes(pool: Pool, found: Sequence[FoundNode], now: datetime) -> None:
-    """The pool's nodes are those that its engine sees: new ones are added, changed ones follow, missing ones are down.
+    """The pool's nodes are those that its engine sees: new ones are added, changed ones follow, missing are down.
 
     What an operator cordoned stays cordoned. A node never shrinks below what is bound on it: it follows once that ended.
     """

@@ -79,7 +79,11 @@ class ThroughService(ReadOnly):
         return self.changes and self.has_action_permission(request)
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        return self.form_fields if self.has_change_permission(request, obj) or obj is None else super().get_fields(request, obj)
+        return (
+            self.form_fields
+            if self.has_change_permission(request, obj) or obj is None
+            else super().get_fields(request, obj)
+        )
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return self.fixed_fields if obj is not None and self.changes else ()
@@ -125,9 +129,7 @@ def _show(form: Any, refusal: Refusal) -> None:
         form.add_error(None, refusal.message)
 
 
-def do_each(
-    request: HttpRequest, rows: QuerySet[Any], act: Callable[[Any, datetime, int], Any], done: str
-) -> None:
+def do_each(request: HttpRequest, rows: QuerySet[Any], act: Callable[[Any, datetime, int], Any], done: str) -> None:
     """Calls ``act(row, now, actor_id)`` for each row; says how many were ``done`` and why others were not."""
     count = 0
     for row in rows.order_by("pk"):

@@ -14,7 +14,7 @@ class NoEngine(Exception):
 
 
 def local_folder(root: Path, connection_id: int) -> Path:
-    """Where a local connection keeps its tasks: a folder of its own, since an engine stops what it does not know in it."""
+    """Where a local connection keeps its tasks: a folder of its own: an engine stops in it what it does not know."""
     return root / str(connection_id)
 
 
@@ -29,7 +29,9 @@ def make_engine(connection: EngineConnection, *, local_root: Path, local_enabled
         from scheduling.engines.local import LocalEngine
 
         try:
-            return LocalEngine(local_folder(local_root, connection.pk), pretend_devices=int(settings.get("pretend_devices", 0)))
+            return LocalEngine(
+                local_folder(local_root, connection.pk), pretend_devices=int(settings.get("pretend_devices", 0))
+            )
         except EngineError as problem:
             raise NoEngine(str(problem)) from problem
     raise NoEngine(f"this installation has no engine of the kind '{connection.kind}'")

@@ -34,6 +34,7 @@ class CycleResult:
     considered: int = 0
     conflicts: int = 0
     seconds: float = 0.0
+    deciding_s: float = 0.0  # of these, in the core
     plan: core.Plan | None = None
 
 
@@ -86,7 +87,9 @@ class Scheduler:
             return CycleResult()
         self.picture.relearn()
         snapshot = self.picture.snapshot(now)
+        deciding = time.perf_counter()
         plan = decide(snapshot, self.policy)
+        deciding = time.perf_counter() - deciding
         try:
             started, conflicts = self._commit(plan, now, begun)
         except IntegrityError:
@@ -103,7 +106,7 @@ class Scheduler:
         if conflicts:
             self.picture.outdate()
         seconds = time.perf_counter() - begun
-        return CycleResult(started, len(snapshot.pending), conflicts, seconds, plan)
+        return CycleResult(started, len(snapshot.pending), conflicts, seconds, deciding, plan)
 
     def _commit(self, plan: core.Plan, now: datetime, begun: float) -> tuple[int, int]:
         assert self.lease is not None
@@ -170,9 +173,7 @@ def _still_good(starts: Sequence[core.Start]) -> list[core.Start]:
         .values_list("pk", flat=True)
     )
     device_ids = {device for start in starts for task in start.tasks for device in task.placement.device_ids}
-    failed = set(
-        Device.objects.filter(pk__in=device_ids, health=Device.Health.FAILED).values_list("pk", flat=True)
-    )
+    failed = set(Device.objects.filter(pk__in=device_ids, health=Device.Health.FAILED).values_list("pk", flat=True))
     return [
         start
         for start in starts
@@ -261,7 +262,7 @@ def _tasks_for(starts: Sequence[core.Start]) -> list[list[int]]:
 
 
 def take_devices(placements: Sequence[core.Placement], sign: int) -> None:
-    """The accounts of nodes and devices grow (sign 1) or shrink (-1) by the placements. The database refuses too much."""
+    """The accounts of nodes and devices grow (sign 1) or shrink (-1). The database refuses too much."""
     devices: dict[int, list[int]] = defaultdict(lambda: [0, 0])
     nodes: dict[int, list[int]] = defaultdict(lambda: [0, 0])
     for placement in placements:
@@ -294,14 +295,10 @@ def change_accounts(devices: Mapping[int, Sequence[int]], nodes: Mapping[int, Se
 def _open_usage(allocations: Sequence[Allocation], picture: Picture, now: datetime) -> None:
     for allocation in allocations:
         allocation.pool = picture.pools[allocation.pool_id].row
-    ports.meter.opened(
-        [each for each in allocations if each.pool.billing_start == Pool.BillingStart.BOUND], now
-    )
+    ports.meter.opened([each for each in allocations if each.pool.billing_start == Pool.BillingStart.BOUND], now)
 
 
-def _record(
-    starts: Sequence[core.Start], picture: Picture, cycle: int, now: datetime, journal: Journal
-) -> None:
+def _record(starts: Sequence[core.Start], picture: Picture, cycle: int, now: datetime, journal: Journal) -> None:
     decisions = []
     devices: dict[int, set[int]] = defaultdict(set)
     for start in starts:

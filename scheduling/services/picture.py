@@ -19,7 +19,7 @@ from quotas.selectors import as_core, next_change, quotas_in_force
 from scheduling.core import model as core
 from scheduling.core.fleet import Fleet
 from scheduling.core.fragmentation import typical_shapes
-from scheduling.models import Allocation, AllocationDevice, Job, PriorityClass, Task, TaskGroup
+from scheduling.models import Allocation, AllocationDevice, Job, Task, TaskGroup
 from scheduling.states import JOB_ACTIVE, JOB_ENDED
 from tenants.models import Team
 
@@ -31,8 +31,24 @@ RELEARN_AFTER = 2000
 FIRST_LEARN = 100
 
 # Events after which parts of the picture are read anew. Our own commits are applied as they are made.
-FLEET_EVENTS = ("nodes.added", "nodes.changed", "node.state", "device.health", "pool.created", "pool.changed", "engine.state")
-CLAIM_EVENTS = ("quota.set", "quota.removed", "quota.expired", "team.created", "team.moved", "team.changed", "team.deleted")
+FLEET_EVENTS = (
+    "nodes.added",
+    "nodes.changed",
+    "node.state",
+    "device.health",
+    "pool.created",
+    "pool.changed",
+    "engine.state",
+)
+CLAIM_EVENTS = (
+    "quota.set",
+    "quota.removed",
+    "quota.expired",
+    "team.created",
+    "team.moved",
+    "team.changed",
+    "team.deleted",
+)
 JOB_EVENTS = (
     "job.submitted",
     "job.state",
@@ -142,7 +158,9 @@ class Picture:
         if last_seq(self.seq) == self.seq:
             return changed
         rows = list(
-            Event.objects.filter(seq__gt=self.seq).order_by("seq").values_list("seq", "kind", "pool_id", "job_id", "data")
+            Event.objects.filter(seq__gt=self.seq)
+            .order_by("seq")
+            .values_list("seq", "kind", "pool_id", "job_id", "data")
         )
         if not rows:
             return changed
@@ -294,9 +312,7 @@ class Picture:
             if found is not None:
                 self.pending[job.pk] = found
 
-    def _pending_job(
-        self, job: Job, groups: Sequence[TaskGroup], placed: Mapping[int, int]
-    ) -> core.PendingJob | None:
+    def _pending_job(self, job: Job, groups: Sequence[TaskGroup], placed: Mapping[int, int]) -> core.PendingJob | None:
         growing = job.state != Job.State.PENDING
         if growing and (job.ending or all(placed.get(group.pk, 0) >= group.count for group in groups)):
             return None
@@ -332,7 +348,8 @@ class Picture:
         due = [
             pool.id
             for pool in self.pools.values()
-            if pool.score == "fragmentation" and pool.requests_seen >= (RELEARN_AFTER if pool.learned_from else FIRST_LEARN)
+            if pool.score == "fragmentation"
+            and pool.requests_seen >= (RELEARN_AFTER if pool.learned_from else FIRST_LEARN)
         ]
         if due:
             self._reload_pools(due)

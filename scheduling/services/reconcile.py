@@ -82,7 +82,7 @@ class Reconciler:
         return changed
 
     def _look(self) -> tuple[list[int], list[tuple[int, int]], list[int], list[int]]:
-        """Ids of live allocations: to launch; to stop, with their grace; of these not marked yet; on nodes that are down."""
+        """Ids of live allocations: to launch; to stop, with grace; of these not marked yet; on nodes that are down."""
         to_launch: list[int] = []
         to_stop: list[tuple[int, int]] = []
         unmarked: list[int] = []
@@ -90,9 +90,7 @@ class Reconciler:
         wanting = Q(state=Allocation.State.BOUND) | Q(stop_requested_at__isnull=False) | ~Q(job__ending="")
         wanting |= Q(node__state=Node.State.DOWN)
         rows = Allocation.objects.filter(self._live(), wanting).order_by("id")
-        for row in rows.values_list(
-            "id", "state", "stop_requested_at", "job__ending", "pool__grace_s", "node__state"
-        ):
+        for row in rows.values_list("id", "state", "stop_requested_at", "job__ending", "pool__grace_s", "node__state"):
             allocation_id, state, stop_requested_at, ending, grace, node_state = row
             if node_state == Node.State.DOWN:
                 lost.append(allocation_id)
@@ -144,9 +142,7 @@ class Reconciler:
                 log.warning("allocation %s could not be launched yet: %s", order.allocation_id, error)
                 waiting = True
                 if now - order.bound_at > LAUNCH_PATIENCE:
-                    failed.append(
-                        Report(order.allocation_id, "ended", now, None, "failed_to_start", str(error)[:500])
-                    )
+                    failed.append(Report(order.allocation_id, "ended", now, None, "failed_to_start", str(error)[:500]))
                 continue
             self.launched.add(order.allocation_id)
         return record_reports(failed, now), waiting

@@ -137,9 +137,7 @@ class Reading:
     def path(self, name: str) -> str:
         return f"{self.where}{name}"
 
-    def fault(
-        self, name: str, message: str, allowed: Sequence[Any] | None = None, *, code: str = "invalid"
-    ) -> None:
+    def fault(self, name: str, message: str, allowed: Sequence[Any] | None = None, *, code: str = "invalid") -> None:
         self.faults.append(Fault(self.path(name), message, code, self.payload.get(name), allowed))
 
     def has(self, name: str) -> bool:

@@ -39,7 +39,13 @@ def cancel_jobs(job_ids: Sequence[int], now: datetime, *, actor_id: int | None =
         )
         for job in active:
             journal.record(
-                "job.stopping", now, team_id=job.team_id, pool_id=job.pool_id, job_id=job.pk, actor_id=actor_id, state=job.state
+                "job.stopping",
+                now,
+                team_id=job.team_id,
+                pool_id=job.pool_id,
+                job_id=job.pk,
+                actor_id=actor_id,
+                state=job.state,
             )
     return Cancelled(tuple(job.pk for job in waiting), tuple(job.pk for job in active), tuple(ended))
 
@@ -69,7 +75,7 @@ def _cancel_waiting(jobs: Sequence[Job], now: datetime, journal: Journal, actor_
 
 
 def hold_job(job: Job, now: datetime, *, by: str = Job.Hold.OWNER, actor_id: int | None = None) -> None:
-    """The job is passed over until it is released. Conflict where it does not wait; holding it again changes nothing."""
+    """The job is passed over until it is released. Conflict where it does not wait; again: nothing."""
     _set_hold(job, by, now, actor_id)
 
 
@@ -133,7 +139,9 @@ def set_priority(
     job.refresh_from_db()
 
 
-def set_priority_class(name: str, value: int, now: datetime, *, actor_id: int | None = None, **options: object) -> PriorityClass:
+def set_priority_class(
+    name: str, value: int, now: datetime, *, actor_id: int | None = None, **options: object
+) -> PriorityClass:
     """The class exists and has this value; its jobs have it too from the next cycle on, everywhere the same."""
     if not -(2**31) <= value < 2**31:
         raise Invalid.at("value", "must be a whole number of 32 bits", value=value)

@@ -100,9 +100,7 @@ def read_payload(payload: Any) -> list[JobSpec]:
     return specs
 
 
-def submit(
-    user: User, specs: Sequence[JobSpec], now: datetime, journal: Journal, *, many: bool = False
-) -> list[Job]:
+def submit(user: User, specs: Sequence[JobSpec], now: datetime, journal: Journal, *, many: bool = False) -> list[Job]:
     """Every spec is a pending job of its team, in this order, with its groups and tasks; called in a unit of work."""
     require_aware(now)
     teams, classes, faults = _teams_and_classes(user, specs, many)

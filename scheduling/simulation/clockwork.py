@@ -39,7 +39,7 @@ class Clockwork:
             if result.plan is not None:
                 plan = result.plan
                 self.cycles += 1
-                self.deciding_s += result.seconds
+                self.deciding_s += result.deciding_s
                 self.decisions += result.considered
             if not changed and not result.started and not result.conflicts:
                 return plan

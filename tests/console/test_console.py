@@ -68,7 +68,11 @@ def test_cordon_and_uncordon_are_told(operator, world):
 
 def test_jobs_are_held_released_and_cancelled(operator, busy):
     waiting = Job.objects.get(name="waits")
-    for action, hold, state in (("hold_jobs", "operator", "pending"), ("release_jobs", "", "pending"), ("cancel", "", "cancelled")):
+    for action, hold, state in (
+        ("hold_jobs", "operator", "pending"),
+        ("release_jobs", "", "pending"),
+        ("cancel", "", "cancelled"),
+    ):
         operator.post(address(Job, "changelist"), {"action": action, "_selected_action": [waiting.pk]})
         waiting.refresh_from_db()
         assert (waiting.hold, waiting.state) == (hold, state)
@@ -117,7 +121,9 @@ def test_a_quota_beyond_the_pool_is_refused_with_the_sum(operator, world):
 
 def test_a_pool_is_renamed_and_keeps_what_refers_to_it(operator, busy):
     shown = operator.get(address(Pool, "change", busy.pool.pk)).context["adminform"].form.initial
-    form = {name: shown[name] for name in ("description", "sharing", "placement", "step_milli", "grace_s", "min_runtime_s")}
+    form = {
+        name: shown[name] for name in ("description", "sharing", "placement", "step_milli", "grace_s", "min_runtime_s")
+    }
     form |= {"state": "active", "share_across_teams": "on", "billing_start": "bound", "name": "train-east"}
     operator.post(address(Pool, "change", busy.pool.pk), form)
     busy.pool.refresh_from_db()

@@ -62,7 +62,7 @@ class Stage:
 
 
 def set_stage(trace: Trace, pool_name: str, start: datetime, *, placement: str = "fragmentation") -> Stage:
-    """The pool with the trace's nodes, its teams, a user for each, and demo rates. Conflict: the pool is there already."""
+    """The pool with the trace's nodes, its teams, a user for each, and demo rates. Conflict: the pool is there."""
     if Pool.objects.filter(name=pool_name).exists():
         raise Conflict(f"There is already a pool '{pool_name}'; name another.", code="name_taken")
     if Job.objects.filter(state__in=[Job.State.PENDING, Job.State.STARTING, Job.State.RUNNING]).exists():
@@ -92,7 +92,9 @@ def set_stage(trace: Trace, pool_name: str, start: datetime, *, placement: str =
     scheduler = Scheduler(f"replay-{pool_name}", reason_interval=timedelta(days=36500))
     if not scheduler.lead(start):
         raise Conflict("A scheduler runs on this database. Stop it, or name another folder with --data DIR.")
-    return Stage(trace, pool, teams, users, Clockwork(start, scheduler, [Reconciler(connection, SimulatedEngine())]), start)
+    return Stage(
+        trace, pool, teams, users, Clockwork(start, scheduler, [Reconciler(connection, SimulatedEngine())]), start
+    )
 
 
 def _models(trace: Trace, now: datetime) -> dict[str, AcceleratorModel]:

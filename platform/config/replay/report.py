@@ -43,7 +43,10 @@ def report(stage: Stage) -> dict[str, Any]:
         "trace": stage.trace.name,
         "source": stage.trace.source,
         "notes": list(stage.trace.notes),
-        "malformed": {"count": stage.trace.malformed_count, "first": [str(each) for each in stage.trace.malformed[:20]]},
+        "malformed": {
+            "count": stage.trace.malformed_count,
+            "first": [str(each) for each in stage.trace.malformed[:20]],
+        },
         "pool": stage.pool.name,
         "nodes": len(stage.trace.nodes),
         "gpus": capacity // 1000,
@@ -124,8 +127,10 @@ def as_text(found: dict[str, Any]) -> str:
         f"Malformed lines: {found['malformed']['count']}",
         *(f"  {line}" for line in found["malformed"]["first"]),
         "Jobs: " + ", ".join(f"{jobs[key]} {key}" for key in jobs if jobs[key] or key == "submitted"),
-        f"Virtual time {duration(found['virtual_seconds'])}, real time {found['wall_seconds']} s, "
-        f"{found['jobs_per_second']} jobs/s, {found['cycles']} cycles, {found['decisions_per_second']} decisions/s",
+        (
+            f"Virtual time {duration(found['virtual_seconds'])}, real time {found['wall_seconds']} s, "
+            f"{found['jobs_per_second']} jobs/s, {found['cycles']} cycles, {found['decisions_per_second']} decisions/s"
+        ),
         "",
         f"{'team':24} {'started':>8} {'median wait':>12} {'p95':>10} {'max':>10} {'GPU-hours':>14} {'cost':>16}",
     ]
@@ -138,7 +143,9 @@ def as_text(found: dict[str, Any]) -> str:
     lines.append(f"Money in {found['totals']['currency']} at demo rates; waits until the devices are held.")
     peak = max((each["allocated_gpus"] for each in found["over_time"]), default=0)
     if found["gpus"]:
-        lines.append(f"Most allocated at once: {format_gpus(round(peak * 1000))} GPUs, {100 * peak / found['gpus']:.1f} %")
+        lines.append(
+            f"Most allocated at once: {format_gpus(round(peak * 1000))} GPUs, {100 * peak / found['gpus']:.1f} %"
+        )
     return "\n".join(lines)
 
 
@@ -191,7 +198,8 @@ def as_page(found: dict[str, Any]) -> str:
         "<style>body{font:16px/1.5 system-ui;margin:2rem auto;max-width:70rem;padding:0 1rem}"
         "pre{overflow:auto;background:#f4f5f7;padding:1rem;border-radius:6px}</style>"
         f"<h1>Replay of {html.escape(found['trace'])}</h1><p>{html.escape(found['source'])}</p>"
-        f"<pre>{html.escape(as_text(found))}</pre><div id=charts></div><script>{plotly}</script>"
+        f"<pre>{html.escape(as_text(found))}</pre><div id=charts></div>"
+        f"<script>{plotly}</script>"
         f"<script>for (const c of {figures}) {{ const d = document.createElement('div');"
         "document.getElementById('charts').append(d); Plotly.newPlot(d, c.data, c.layout, {responsive: true}); }</script>"
     )

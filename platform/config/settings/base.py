@@ -81,7 +81,8 @@ TEMPLATES = [
 SQLITE_OPTIONS = {
     "transaction_mode": "IMMEDIATE",
     "timeout": 30,
-    "init_command": "PRAGMA journal_mode=WAL;PRAGMA synchronous=NORMAL;PRAGMA cache_size=-65536;PRAGMA temp_store=MEMORY",
+    "init_command": "PRAGMA journal_mode=WAL;PRAGMA synchronous=NORMAL;PRAGMA cache_size=-65536;"
+    "PRAGMA temp_store=MEMORY",
 }
 
 
@@ -168,7 +169,10 @@ REST_FRAMEWORK = {
 API_REQUESTS_PER_MINUTE = int(os.environ.get("API_REQUESTS_PER_MINUTE", "3000"))
 SPECTACULAR_SETTINGS = {
     "TITLE": "Allotment",
-    "DESCRIPTION": "Teams, quotas, pools and jobs of an accelerator fleet. Quantities of GPUs are JSON numbers in GPUs; money is a string.",
+    "DESCRIPTION": (
+        "Teams, quotas, pools and jobs of an accelerator fleet. Quantities of GPUs are JSON numbers in GPUs; "
+        "money is a string."
+    ),
     "VERSION": "1",
     "OAS_VERSION": "3.1.0",
     "SERVE_INCLUDE_SCHEMA": False,

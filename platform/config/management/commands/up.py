@@ -21,7 +21,9 @@ from config.processes import Loop, core_loops
 
 
 class Command(BaseCommand):
-    help = "Run everything on this machine: web, scheduler, engines and chores, on SQLite, on loopback. Ctrl-C stops it."
+    help = (
+        "Run everything on this machine: web, scheduler, engines and chores, on SQLite, on loopback. Ctrl-C stops it."
+    )
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
