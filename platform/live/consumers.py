@@ -102,7 +102,7 @@ class LiveSocket(AsyncWebsocketConsumer):
                         await self.close(code=socket.closing)
                         return
                     await self._say(socket)
-                    frame = socket.mailbox.take(socket.access, socket.desk.position)
+                    frame = socket.mailbox.take(socket.access, socket.desk.position, socket.desk.press)
                     if frame is None and quiet:
                         frame = f'{{"seq":{socket.desk.position}}}'
                     if frame is not None:

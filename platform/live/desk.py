@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from live import protocol
 from live.access import Access, Credentials
-from live.mailbox import Item, Mailbox
+from live.mailbox import Batch, Mailbox, Press
 from live.protocol import Subscription
 from live.subjects import Place
 
@@ -32,7 +32,7 @@ class Socket:
     closing: int | None = None
     places: dict[Subscription, Place] = field(default_factory=dict)
 
-    def receive(self, items: Sequence[Item]) -> None:
+    def receive(self, items: Batch) -> None:
         self.mailbox.put(items)
         self.wake.set()
 
@@ -56,6 +56,7 @@ class Desk:
     loop: asyncio.AbstractEventLoop
     position: int = 0
     sockets: int = 0
+    press: Press = field(default_factory=Press)
     _work: list[Callable[[], None]] = field(default_factory=list)
 
     def add(self, work: Callable[[], None]) -> None:

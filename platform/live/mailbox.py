@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from live.access import Access
 
-# Enough for every device of a very large pool; entries are shared between sockets, so a slow one costs about 1 MiB.
-MOST_ENTRIES = 10_000
+# Half of it is kept after merging: enough for every device of a very large pool. Entries are shared between sockets.
+MOST_ENTRIES = 20_000
 SECTIONS = ("events", "devices", "nodes", "pools", "readings")
 
 
@@ -44,52 +44,95 @@ class Item:
         return self.text
 
 
+Batch = Sequence[Item]
+
+
+def merged(batches: Iterable[Batch]) -> dict[tuple[object, ...], Item]:
+    """The latest of each thing in ``batches``, which are in the order in which they became true."""
+    latest: dict[tuple[object, ...], Item] = {}
+    for batch in batches:
+        for item in batch:
+            earlier = latest.get(item.key)
+            latest[item.key] = item if earlier is None else item.after(earlier)
+    return latest
+
+
+def sections_of(items: Iterable[Item], access: Access) -> str:
+    """The inside of a frame with those of ``items`` that ``access`` may see; empty where it may see none."""
+    sections: dict[str, list[Item]] = {}
+    for item in items:
+        if access.sees(item.team_id):
+            sections.setdefault(item.section, []).append(item)
+    if "events" in sections:
+        sections["events"].sort(key=lambda item: item.seq)
+    parts = []
+    for name in SECTIONS:
+        if name in sections:
+            inside = ",".join([item.encode(access) for item in sections[name]])
+            parts.append(f'"{name}":{{{inside}}}' if name == "pools" else f'"{name}":[{inside}]')
+    return ",".join(parts)
+
+
+class Press:
+    """Prints what waits for a socket, once for all that wait for the same and may see the same.
+
+    Sockets of one subscription are woken together and so wait for the same batches; a thousand of them cost one
+    merging and one encoding.
+    """
+
+    def __init__(self, most: int = 32):
+        self._most = most
+        # The batches are kept with what was printed of them: as long as they live, their ids are nobody else's.
+        self._printed: dict[tuple[object, ...], tuple[tuple[Batch, ...], str]] = {}
+
+    def print(self, batches: Sequence[Batch], access: Access) -> str:
+        key = (access.visible, *map(id, batches))
+        found = self._printed.get(key)
+        if found is None:
+            found = (tuple(batches), sections_of(merged(batches).values(), access))
+            self._printed[key] = found
+            if len(self._printed) > self._most:
+                del self._printed[next(iter(self._printed))]
+        return found[1]
+
+
 class Mailbox:
-    """Kept by the thread of one event loop. Items are put in the order in which they became true."""
+    """Kept by the thread of one event loop. Holds batches, which many mailboxes share, in the order they were put."""
 
     def __init__(self, most: int = MOST_ENTRIES):
         self._most = most
-        self._items: dict[tuple[object, ...], Item] = {}
+        self._batches: list[Batch] = []
+        self._count = 0
         self._overflown = False
 
     def __len__(self) -> int:
-        return len(self._items)
+        return self._count
 
-    def put(self, items: Iterable[Item]) -> None:
-        """The latest of each thing is kept. If they are too many, all are let go and the reader resyncs."""
+    def put(self, batch: Batch) -> None:
+        """The latest of each thing is kept. If that is too much, all is let go and the reader is told to resync."""
         if self._overflown:
             return
-        kept = self._items
-        for item in items:
-            earlier = kept.get(item.key)
-            kept[item.key] = item if earlier is None else item.after(earlier)
-        if len(kept) > self._most:
-            self.overflow()
+        self._batches.append(batch)
+        self._count += len(batch)
+        if self._count > self._most:
+            kept = tuple(merged(self._batches).values())
+            self._batches, self._count = [kept], len(kept)
+            # Half, so that what comes next does not make it merge everything again each time.
+            if self._count > self._most // 2:
+                self.overflow()
 
     def overflow(self) -> None:
         """What waits is let go; the next frame says so."""
-        self._items.clear()
+        self._batches, self._count = [], 0
         self._overflown = True
 
-    def take(self, access: Access, seq: int) -> str | None:
+    def take(self, access: Access, seq: int, press: Press) -> str | None:
         """The frame with everything that waits and that ``access`` may see at this moment; None where nothing does."""
         if self._overflown:
             self._overflown = False
             return f'{{"seq":{seq},"resync":true}}'
-        if not self._items:
+        if not self._batches:
             return None
-        sections: dict[str, list[Item]] = {}
-        for item in self._items.values():
-            if access.sees(item.team_id):
-                sections.setdefault(item.section, []).append(item)
-        self._items = {}
-        if not sections:
-            return None
-        if "events" in sections:
-            sections["events"].sort(key=lambda item: item.seq)
-        parts = [f'"seq":{seq}']
-        for name in SECTIONS:
-            if name in sections:
-                inside = ",".join([item.encode(access) for item in sections[name]])
-                parts.append(f'"{name}":{{{inside}}}' if name == "pools" else f'"{name}":[{inside}]')
-        return "{" + ",".join(parts) + "}"
+        batches, self._batches, self._count = self._batches, [], 0
+        inside = press.print(batches, access)
+        return f'{{"seq":{seq},{inside}}}' if inside else None

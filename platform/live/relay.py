@@ -24,6 +24,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from django.db import close_old_connections, connection
@@ -222,14 +223,12 @@ class Relay:
             raise Gone(protocol.SIGNED_OUT)
         if subscription not in socket.places and len(socket.places) >= protocol.MOST_SUBSCRIPTIONS:
             raise Misunderstood("too_many", f"One socket has at most {protocol.MOST_SUBSCRIPTIONS} subscriptions.")
-        # Rights as they are now, not as they were when the socket was opened.
-        access = read_accesses([socket.credentials]).get(socket.credentials)
-        if access is None:
-            self._end(socket, protocol.SIGNED_OUT)
+        # Every change of rights so far is taken in first: the socket is judged by what it may see now.
+        while self._tail():
+            pass
+        if socket not in self._sockets:
             raise Gone(protocol.SIGNED_OUT)
-        self._set_access(socket, access)
-        self._look_around()
-        place = place_of(subscription, access)
+        place = place_of(subscription, socket.rights)
         socket.places[subscription] = place
         self._topics.setdefault(place.topic, {})[socket] = None
         self._catch_up(socket, place, message)
@@ -389,12 +388,20 @@ class Relay:
 
     def _deliver(self, found: dict[Topic, list[Item]]) -> None:
         for topic, items in found.items():
+            by_desk: dict[Desk, list[Socket]] = defaultdict(list)
             for socket in self._topics.get(topic, ()):
-                self._put(socket, items)
+                by_desk[socket.desk].append(socket)
+            for desk, sockets in by_desk.items():
+                desk.add(partial(_receive, sockets, items))
 
     def _put(self, socket: Socket, items: Sequence[Item]) -> None:
         if items:
             socket.desk.add(lambda: socket.receive(items))
+
+
+def _receive(sockets: Sequence[Socket], items: Sequence[Item]) -> None:
+    for socket in sockets:
+        socket.receive(items)
 
 
 def _settle(answer: asyncio.Future[Any], result: Any, error: Exception | None) -> None:

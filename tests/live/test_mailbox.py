@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from live.access import Access
-from live.mailbox import Item, Mailbox
+from live.mailbox import Item, Mailbox, Press
 
 EVERYONE = Access(1, None)
 NLP = Access(2, frozenset({7}))
@@ -21,7 +21,7 @@ def device(device_id, *slices):
 
 
 def taken(mailbox, access=EVERYONE, seq=99):
-    frame = mailbox.take(access, seq)
+    frame = mailbox.take(access, seq, Press())
     return None if frame is None else json.loads(frame)
 
 
@@ -66,10 +66,33 @@ def test_of_a_device_everyone_hears_the_fill_and_only_who_may_the_slices():
 
 
 def test_too_much_is_let_go_and_said():
-    mailbox = Mailbox(most=3)
-    mailbox.put([job(number, number, "pending") for number in range(4)])
+    mailbox = Mailbox(most=6)
+    mailbox.put([job(number, number, "pending") for number in range(7)])
     assert len(mailbox) == 0
     mailbox.put([job(9, 9, "pending")])
     assert taken(mailbox) == {"seq": 99, "resync": True}
     mailbox.put([job(9, 10, "running")])
     assert taken(mailbox)["events"][0]["job"]["id"] == 9
+
+
+def test_much_about_the_same_few_things_is_never_too_much():
+    mailbox = Mailbox(most=6)
+    for seq in range(1000):
+        mailbox.put([job(seq % 3, seq, f"state-{seq}")])
+        assert len(mailbox) <= 6
+    assert [event["job"]["state"] for event in taken(mailbox)["events"]] == ["state-997", "state-998", "state-999"]
+
+
+def test_what_many_wait_for_is_printed_once_for_each_that_may_see_the_same():
+    press = Press(most=2)
+    batch = [job(1, 10, "running", team_id=7), job(2, 11, "running", team_id=8)]
+
+    def frame(access):
+        mailbox = Mailbox()
+        mailbox.put(batch)
+        return mailbox.take(access, 99, press)
+
+    assert frame(EVERYONE) == frame(EVERYONE)
+    assert [event["job"]["id"] for event in json.loads(frame(NLP))["events"]] == [1]
+    assert [event["job"]["id"] for event in json.loads(frame(EVERYONE))["events"]] == [1, 2]
+    assert frame(Access(3, frozenset())) is None
