@@ -32,7 +32,7 @@ class UserAdmin(ReadOnly):
 
     @admin.action(description="Deactivate: sessions and tokens end at once")
     def deactivate(self, request: HttpRequest, rows: QuerySet[User]) -> None:
-        others = rows.exclude(pk=request.user.pk)
+        others = rows.exclude(pk=request.user.pk or 0)
         do_each(
             request, others, lambda user, now, actor: services.deactivate_user(user, now, actor_id=actor), "deactivated"
         )

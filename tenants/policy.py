@@ -89,7 +89,7 @@ class Tree:
 
 
 def team_tree() -> Tree:
-    parent = dict(Team.objects.order_by("id").values_list("id", "parent_id"))
+    parent: dict[int, int | None] = dict(Team.objects.order_by("id").values_list("id", "parent_id"))
     children: dict[int | None, list[int]] = defaultdict(list)
     for team_id, parent_id in parent.items():
         children[parent_id].append(team_id)

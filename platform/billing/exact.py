@@ -41,9 +41,6 @@ class ExactSum(Aggregate):
     def as_sqlite(self, compiler: Any, connection: Any, **extra: Any) -> Any:
         return super().as_sql(compiler, connection, function="exact_sum", **extra)
 
-    def as_sql(self, compiler: Any, connection: Any, **extra: Any) -> Any:
-        return super().as_sql(compiler, connection, **extra)
-
 
 class _Summing:
     def __init__(self) -> None:

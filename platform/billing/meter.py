@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 from django.db import connection
@@ -92,17 +92,18 @@ class LedgerMeter:
     def cut(self, at: datetime) -> int:
         """Every record open at ``at`` is closed there and goes on in a new one; returns how many. For month ends."""
         from billing.models import UsageRecord
+        from scheduling.models import Allocation
 
-        records = list(
-            UsageRecord.objects.filter(ended_at__isnull=True, started_at__lt=at)
-            .annotate(class_id=F("job__priority_class_id"))
-            .order_by("id")
-        )
+        due = UsageRecord.objects.filter(ended_at__isnull=True, started_at__lt=at)
+        # Whoever frees an allocation locks its row first: what is read after it is neither closed nor cut meanwhile.
+        holders = Allocation.objects.filter(pk__in=due.values("allocation_id"))
+        list(holders.select_for_update(no_key=True).order_by("pk").values_list("pk"))
+        records = list(due.annotate(class_id=F("job__priority_class_id")).order_by("id"))
         self._close(records, at)
         insert_rows(_copy(record, at) for record in records)
         return len(records)
 
-    def _close(self, records: Sequence[UsageRecord], at: datetime, *, waived: str = "") -> None:
+    def _close(self, records: Sequence[Any], at: datetime, *, waived: str = "") -> None:
         from billing.models import UsageRecord
 
         if not records:

@@ -38,7 +38,7 @@ def spend_of(team_ids: Collection[int] | None, now: datetime) -> Spend:
     since = month_start(now, settings.BILLING_TIME_ZONE)
     # A closed record never crosses a month's end, so one that began before ``since`` belongs to an earlier month.
     closed = UsageRecord.objects.filter(where, ended_at__isnull=False, started_at__gte=since)
-    month: Decimal = closed.order_by().aggregate(total=ExactSum("amount"))["total"]
+    month: Decimal = closed.order_by().aggregate(total=ExactSum("amount"))["total"] or Decimal(0)
     per_hour = Decimal(0)
     card = rate_card()
     running = UsageRecord.objects.filter(where, ended_at__isnull=True).annotate(class_id=F("job__priority_class_id"))

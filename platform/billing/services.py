@@ -48,7 +48,7 @@ def set_rate(
         journal.record(
             "rate.set",
             now,
-            pool_id=pool and pool.pk,
+            pool_id=pool.pk if pool else None,
             actor_id=actor_id,
             model=model and model.name,
             per_hour=str(per_hour),

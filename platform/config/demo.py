@@ -173,6 +173,11 @@ def _claim(team: Team, pool: Pool, claim: Claim, capacity: int, now: datetime, o
     )
 
 
+def has_demo() -> bool:
+    """Whether the demo was made, so that its jobs go on arriving."""
+    return Pool.objects.filter(name=DEMO_POOL).exists()
+
+
 def payload_of(job: GeneratedJob) -> dict[str, object]:
     """A generated job as anybody would submit it."""
     payload: dict[str, object] = {

@@ -24,7 +24,7 @@ def _insertion(model: type[Model], vendor: str) -> tuple[tuple[Field[Any, Any], 
     """Fields to write, the quoted table, the quoted columns, and the placeholders of one row."""
     fields = tuple(field for field in model._meta.concrete_fields if not field.primary_key)
     quote = connection.ops.quote_name
-    columns = ", ".join(quote(field.column) for field in fields)
+    columns = ", ".join(quote(str(field.column)) for field in fields)
     return fields, quote(model._meta.db_table), columns, f"({', '.join(['%s'] * len(fields))})"
 
 
@@ -37,7 +37,7 @@ def insert_rows(objects: Iterable[M]) -> list[M]:
     if not rows:
         return rows
     fields, table, columns, placeholders = _insertion(type(rows[0]), connection.vendor)
-    key = type(rows[0])._meta.pk.column  # type: ignore[union-attr]
+    key = str(type(rows[0])._meta.pk.column)
     values = [[field.get_db_prep_save(field.pre_save(row, True), connection) for field in fields] for row in rows]
     if connection.vendor == "postgresql":
         ids = _insert_postgresql(table, key, columns, placeholders, values)
@@ -88,7 +88,7 @@ def update_rows(model: type[Model], ids: Iterable[int], *, only: dict[str, Any] 
     if not wanted:
         return 0
     quote = connection.ops.quote_name
-    fields = {name: model._meta.get_field(name) for name in (*values, *(only or ()))}
+    fields: dict[str, Any] = {name: model._meta.get_field(name) for name in (*values, *(only or ()))}
     sets = [f"{quote(fields[name].column)} = %s" for name in values]
     if "version" not in values and any(field.name == "version" for field in model._meta.concrete_fields):
         sets.append("version = version + 1")

@@ -28,7 +28,7 @@ class AcceleratorModelAdmin(ThroughService):
 
     @admin.display(description="devices", ordering="owned")
     def device_count(self, model: AcceleratorModel) -> int:
-        return model.owned  # type: ignore[attr-defined, no-any-return]
+        return model.owned  # type: ignore[attr-defined]
 
     def service(self, instance: Any, values: dict[str, Any], now: datetime, actor_id: int) -> AcceleratorModel:
         return services.set_accelerator_model(
@@ -75,7 +75,7 @@ class PoolAdmin(ThroughService):
 
     @admin.display(description="nodes", ordering="owned")
     def node_count(self, pool: Pool) -> int:
-        return pool.owned  # type: ignore[attr-defined, no-any-return]
+        return pool.owned  # type: ignore[attr-defined]
 
     @admin.display(description="sharing step", ordering="step_milli")
     def step(self, pool: Pool) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -29,7 +30,7 @@ class NodeEntry:
 
 
 def _checked_slug(name: object, field_name: str = "name") -> str:
-    if not isinstance(name, str) or not SLUG.regex.match(name):
+    if not isinstance(name, str) or not re.match(SLUG.regex, name):
         raise Invalid.at(field_name, f"{SLUG.message} 1 to 63 characters.", value=name)
     return name
 
@@ -157,7 +158,7 @@ def add_nodes(pool: Pool, entries: Sequence[NodeEntry], now: datetime, *, actor_
     """All entries are nodes of the pool, after those that it has, with their devices; or none is and an error tells."""
     with unit_of_work() as journal:
         # Ranks and names are unique in a pool: who adds at the same moment waits here.
-        Pool.objects.select_for_update().get(pk=pool.pk)
+        Pool.objects.select_for_update(no_key=True).get(pk=pool.pk)
         _check_entries(pool, entries)
         nodes = _enter(pool, entries, now)
         journal.record(

@@ -93,6 +93,7 @@ class ThroughService(ReadOnly):
         base = super().get_form(request, obj, change, **kwargs)
 
         class ServiceForm(base):  # type: ignore[misc, valid-type]
+            instance: Any
             """Its last check is the service itself, inside the transaction that the console opens around a change."""
 
             def validate_unique(self) -> None:
@@ -106,7 +107,7 @@ class ThroughService(ReadOnly):
                     return
                 values = {name: self.cleaned_data.get(name) for name in self.cleaned_data}
                 try:
-                    self.instance = console.service(self.instance, values, timezone.now(), request.user.pk)
+                    self.instance = console.service(self.instance, values, timezone.now(), request.user.pk or 0)
                 except Refusal as refusal:
                     _show(self, refusal)
 

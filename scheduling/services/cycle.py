@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 from django.db import IntegrityError, connection
 
@@ -160,14 +160,14 @@ def _still_good(starts: Sequence[core.Start]) -> list[core.Start]:
     job_ids = [start.job_id for start in starts]
     jobs = {
         job.pk
-        for job in Job.objects.select_for_update()
+        for job in Job.objects.select_for_update(no_key=True)
         .filter(pk__in=job_ids, state__in=ANY_STATE, ending="", hold="")
         .only("pk")
         .order_by("pk")
     }
     node_ids = {task.placement.node_id for start in starts for task in start.tasks}
     nodes = set(
-        Node.objects.select_for_update()
+        Node.objects.select_for_update(no_key=True)
         .filter(pk__in=node_ids, state=Node.State.READY)
         .order_by("pk")
         .values_list("pk", flat=True)
@@ -327,7 +327,7 @@ def _record(starts: Sequence[core.Start], picture: Picture, cycle: int, now: dat
         journal.record("fleet.changed", now, pool_id=pool_id, devices=sorted(ids))
 
 
-def reason_json(reason: core.Reason, unit: str) -> dict[str, Any]:
+def reason_json(reason: core.Reason, unit: Literal["gpu", "cpu"]) -> dict[str, Any]:
     """A reason as it is stored and told: its code, a sentence, its numbers and what would help."""
     return {
         "code": reason.code,
@@ -371,6 +371,6 @@ def _tell(
         )
 
 
-def _unit(picture: Picture, pool_id: int) -> str:
+def _unit(picture: Picture, pool_id: int) -> Literal["gpu", "cpu"]:
     pool = picture.pools.get(pool_id)
-    return pool.unit if pool is not None else "gpu"
+    return "cpu" if pool is not None and pool.unit == Pool.Unit.CPU else "gpu"

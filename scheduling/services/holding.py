@@ -20,7 +20,7 @@ def hold_for(user: User, job: Job, now: datetime) -> None:
     require(user, "job.hold", job.team_id, what="job")
     operator = bool(may(user, "fleet.operate"))
     with unit_of_work():
-        held = Job.objects.select_for_update().get(pk=job.pk)
+        held = Job.objects.select_for_update(no_key=True).get(pk=job.pk)
         if held.state == Job.State.PENDING and held.hold and not (operator and held.hold == Job.Hold.OWNER):
             return
         hold_job(held, now, by=Job.Hold.OPERATOR if operator else Job.Hold.OWNER, actor_id=user.pk)
@@ -33,7 +33,7 @@ def release_for(user: User, job: Job, now: datetime) -> None:
     """
     require(user, "job.hold", job.team_id, what="job")
     with unit_of_work():
-        held = Job.objects.select_for_update().get(pk=job.pk)
+        held = Job.objects.select_for_update(no_key=True).get(pk=job.pk)
         if held.hold == Job.Hold.OPERATOR and not may(user, "fleet.operate"):
             raise Forbidden("An operator holds this job; only an operator releases it.", code="held_by_operator")
         if held.hold in (Job.Hold.BUDGET, Job.Hold.DEPENDENCY):

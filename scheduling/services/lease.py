@@ -34,7 +34,7 @@ def acquire(holder: str, now: datetime, *, name: str = NAME) -> Lease | None:
     """The lease, if it was free, had run out, or is this holder's own already; else None."""
     with transaction.atomic():
         SchedulerLease.objects.get_or_create(name=name)
-        row = SchedulerLease.objects.select_for_update().get(name=name)
+        row = SchedulerLease.objects.select_for_update(no_key=True).get(name=name)
         if row.holder not in ("", holder) and row.expires_at is not None and row.expires_at > now:
             return None
         row.term += 1

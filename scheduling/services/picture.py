@@ -175,8 +175,8 @@ class Picture:
             elif kind == "job.state" and data.get("state") in JOB_ACTIVE:
                 continue  # an own commit, or a start that changes no claim
             elif kind == "job.state" and data.get("state") in JOB_ENDED:
-                self.pending.pop(job_id, None)
-                jobs.discard(job_id)
+                self.pending.pop(job_id or 0, None)
+                jobs.discard(job_id or 0)
                 changed = True
             elif kind in JOB_EVENTS and job_id is not None:
                 jobs.add(job_id)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from typing import Any
 
 from django.db import connection
 
@@ -31,7 +32,7 @@ def record_reports(reports: Sequence[Report], now: datetime) -> int:
     with unit_of_work() as journal:
         ids = [report.allocation_id for report in reports]
         _lock_jobs(ids)
-        rows = Allocation.objects.select_for_update(of=("self",)).filter(pk__in=ids, released_at__isnull=True)
+        rows = Allocation.objects.select_for_update(of=("self",), no_key=True).filter(pk__in=ids, released_at__isnull=True)
         allocations = {row.pk: row for row in rows.select_related("job", "pool").order_by("pk")}
         jobs = {row.job_id: row.job for row in allocations.values()}
         for row in allocations.values():
@@ -43,12 +44,12 @@ def _lock_jobs(allocation_ids: Sequence[int]) -> None:
     """The jobs of these allocations are locked in order of id, always before allocations. (SQLite has one writer.)"""
     if connection.vendor == "postgresql":
         job_ids = set(Allocation.objects.filter(pk__in=allocation_ids).values_list("job_id", flat=True))
-        list(Job.objects.select_for_update().filter(pk__in=job_ids).order_by("pk").values_list("pk"))
+        list(Job.objects.select_for_update(no_key=True).filter(pk__in=job_ids).order_by("pk").values_list("pk"))
 
 
 def _update_alike(allocations: Sequence[Allocation], names: Sequence[str]) -> None:
     """The rows carry these values of the objects; rows that end up alike are written together."""
-    alike: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    alike: dict[tuple[Any, ...], list[int]] = defaultdict(list)
     for allocation in allocations:
         alike[tuple(getattr(allocation, name) for name in names)].append(allocation.pk)
     for values, ids in alike.items():
@@ -273,14 +274,14 @@ class _Recording:
             end_message=job.end_message,
         )
 
-    def _move(self, job: Job, state: str, **changes: object) -> None:
+    def _move(self, job: Job, state: str, **changes: Any) -> None:
         check_move(JOB_MOVES, job.state, state)
         before = job.state
         update_rows(Job, [job.pk], only={"state": before}, state=state, **changes)
         job.state = state
         self._record(job, "job.state", before=before, state=state, exit_code=job.exit_code)
 
-    def _record(self, job: Job, kind: str, **data: object) -> None:
+    def _record(self, job: Job, kind: str, **data: Any) -> None:
         self.journal.record(kind, self.now, team_id=job.team_id, pool_id=job.pool_id, job_id=job.pk, **data)
 
 

@@ -26,7 +26,7 @@ class Cancelled:
 def cancel_jobs(job_ids: Sequence[int], now: datetime, *, actor_id: int | None = None) -> Cancelled:
     """Waiting ones are cancelled at once, none of them starts any more; running ones are told to stop. Idempotent."""
     with unit_of_work() as journal:
-        jobs = list(Job.objects.select_for_update().filter(pk__in=job_ids).order_by("pk"))
+        jobs = list(Job.objects.select_for_update(no_key=True).filter(pk__in=job_ids).order_by("pk"))
         waiting = [job for job in jobs if job.state == Job.State.PENDING]
         active = [job for job in jobs if job.state in JOB_ACTIVE and job.ending != Job.Ending.CANCELLED]
         ended = [job.pk for job in jobs if job.state in JOB_ENDED or job.ending == Job.Ending.CANCELLED]

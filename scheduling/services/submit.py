@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -18,11 +18,12 @@ from scheduling.models import Job, PriorityClass, SubmissionKey, Task, TaskGroup
 from scheduling.services.requests import JobSpec, read_job
 from tenants.models import Team, User
 from tenants.policy import may, roles, sees_everything, team_tree
+from tenants.services import hold_team_tree
 
 MAX_JOBS = 1000
 # Where nobody has set up classes, these exist.
 DEFAULT_CLASSES: Mapping[str, int] = {"low": 100, "normal": 500, "high": 900}
-WAITING = {"code": "queued", "message": "Waiting for the scheduler to look at it.", "numbers": {}, "helps": None}
+WAITING: dict[str, Any] = {"code": "queued", "message": "Waiting for the scheduler to look at it.", "numbers": {}, "helps": None}
 
 
 def ensure_priority_classes() -> None:
@@ -103,6 +104,7 @@ def read_payload(payload: Any) -> list[JobSpec]:
 def submit(user: User, specs: Sequence[JobSpec], now: datetime, journal: Journal, *, many: bool = False) -> list[Job]:
     """Every spec is a pending job of its team, in this order, with its groups and tasks; called in a unit of work."""
     require_aware(now)
+    hold_team_tree()
     teams, classes, faults = _teams_and_classes(user, specs, many)
     if faults:
         raise Invalid(faults[:100])
@@ -155,7 +157,6 @@ def submit(user: User, specs: Sequence[JobSpec], now: datetime, journal: Journal
         for position, group in enumerate(spec.groups)
     )
     insert_rows(_tasks(groups))
-    _check_still_open(teams.values())
     for job in jobs:
         journal.record(
             "job.submitted",
@@ -168,14 +169,6 @@ def submit(user: User, specs: Sequence[JobSpec], now: datetime, journal: Journal
             name=job.name,
         )
     return jobs
-
-
-def _check_still_open(teams: Iterable[Team]) -> None:
-    """A team that was closed since it was read takes no job. The new jobs' keys hold its row until the commit."""
-    ids = [team.pk for team in teams]
-    closed = Team.objects.filter(pk__in=ids).exclude(state=Team.State.ACTIVE).order_by("pk").first()
-    if closed is not None:
-        raise Conflict(f"The team '{closed.slug}' is {closed.state}.", code="team_closed")
 
 
 def _tasks(groups: Sequence[TaskGroup]) -> list[Task]:

@@ -21,9 +21,8 @@ def delete_team(team: Team, now: datetime, *, actor_id: int | None = None) -> No
     Conflict, with the counts, while jobs of it are unfinished, and while teams hang below it.
     """
     with unit_of_work():
+        # Before counting: a submission at the same moment holds the tree; it is counted here, or finds the team gone.
         lock_team_tree()
-        # Locked before counting: a submission at the same moment is counted here, or finds the team deleted.
-        Team.objects.select_for_update().get(pk=team.pk)
         unfinished = unfinished_jobs(team)
         if unfinished:
             counts = ", ".join(f"{count} {state}" for state, count in unfinished.items())

@@ -163,7 +163,7 @@ def spec_of(job: TraceJob, pool: Pool) -> JobSpec:
 
 
 def play(
-    stage: Stage, *, speed: float | None, progress: Callable[[int], None], stopped: Callable[[], bool] = lambda: False
+    stage: Stage, *, speed: float | None, progress: Callable[[int], object], stopped: Callable[[], bool] = lambda: False
 ) -> None:
     """All jobs are submitted at their times and have run as far as they ever will; jobs without an end run on.
 

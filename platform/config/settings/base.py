@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import dj_database_url
 from celery.schedules import crontab
@@ -86,7 +87,7 @@ SQLITE_OPTIONS = {
 }
 
 
-def database(default_file: Path) -> dict:
+def database(default_file: Path) -> Any:
     """The connection that ``DATABASE_URL`` names, or SQLite in ``default_file``."""
     url = os.environ.get("DATABASE_URL")
     if url:

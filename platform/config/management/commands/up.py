@@ -38,7 +38,7 @@ class Command(BaseCommand):
         first = self._prepare(empty=options["empty"])
         stop = threading.Event()
         loops = list(core_loops(stop, holder="embedded"))
-        if demo.Pool.objects.filter(name=demo.DEMO_POOL).exists() and not options["empty"]:
+        if demo.has_demo() and not options["empty"]:
             loops.append(Loop("demo", demo.DemoLoop().step, stop, wakes=False))
         threads = [loop.start() for loop in loops]
         celery = EmbeddedCelery(str(settings.DATA_DIR / "celerybeat-schedule"))
