@@ -110,6 +110,20 @@ class PoolCycle:
         """What ``wants`` count against quotas; where only device memory is asked for, the least that they could."""
         return sum(self._charge_each(want.request) * want.tasks for want in wants)
 
+    def depends_on_place(self, wants: tuple[Want, ...]) -> bool:
+        """Whether ``charge`` is only the least: what memory alone comes to is known where it lands."""
+        return self.pool.unit == "gpu" and any(w.request.devices and w.request.compute_milli is None for w in wants)
+
+    def charge_where_it_lands(self, wants: tuple[Want, ...]) -> int | None:
+        """What ``wants`` would count if they were placed now, None where they do not fit. Takes nothing."""
+        if not self.depends_on_place(wants):
+            return self.charge(wants)
+        tasks = self.room.take(wants)
+        if tasks is None:
+            return None
+        self.room.undo(tasks)
+        return self.charge_of_tasks(tasks)
+
     def charge_of_least(self, ask: Ask) -> int:
         """``charge(ask.least)``, worked out once."""
         known = self._least.get(ask)
@@ -167,23 +181,16 @@ class Cycle:
         """Gives all ``wants`` to the candidate, or nothing where a predicate refuses or there is no room for them."""
         if self.refusal(candidate, at, wants) is not None:
             return False
+        if at.depends_on_place(wants):
+            charge = at.charge_where_it_lands(wants)
+            if charge is not None and self.over_quota(candidate, at, charge) is not None:
+                at.refused_where_it_lands = True
+                return False
         tasks = at.room.take(wants)
         if tasks is None:
             return False
-        charge = at.charge_of_tasks(tasks)
-        if charge != at.charge(wants) and self._over_quota(candidate, at, charge) is not None:
-            at.room.undo(tasks)
-            at.refused_where_it_lands = True
-            return False
-        self._book(candidate, at, tasks, charge)
+        self._book(candidate, at, tasks, at.charge_of_tasks(tasks))
         return True
-
-    def refusal_once_placed(self, candidate: Candidate, at: PoolCycle, wants: tuple[Want, ...]) -> Refusal | None:
-        """What quota says to the charge of ``wants`` where they would land now; takes nothing. They must fit."""
-        tasks = at.room.take(wants)
-        assert tasks is not None
-        at.room.undo(tasks)
-        return self._over_quota(candidate, at, at.charge_of_tasks(tasks))
 
     def refusal(self, candidate: Candidate, at: PoolCycle, wants: tuple[Want, ...]) -> Refusal | None:
         """The first predicate, room apart, that forbids giving ``wants`` to the candidate in that pool."""
@@ -194,7 +201,12 @@ class Cycle:
             return over_cap
         least = wants is candidate.ask.least
         charge = at.charge_of_least(candidate.ask) if least else at.charge(wants)
-        return self._over_quota(candidate, at, charge) or self._cycle_full(candidate)
+        return self.over_quota(candidate, at, charge) or self._cycle_full(candidate)
+
+    def over_quota(self, candidate: Candidate, at: PoolCycle, charge: int) -> Refusal | None:
+        """The first predicate of quota that forbids the candidate ``charge`` more."""
+        job = candidate.job
+        return at.account.refusal(candidate.leaf, job.user_id, charge, preemptible=job.preemptible)
 
     def give_back(self) -> None:
         """Every fleet is as the cycle found it."""
@@ -221,10 +233,6 @@ class Cycle:
     def _choices(self, job: PendingJob) -> list[PoolCycle]:
         pool_ids = job.pool_ids[:1] if job.growing else dict.fromkeys(job.pool_ids)
         return [self.pools[pool_id] for pool_id in pool_ids if pool_id in self.pools]
-
-    def _over_quota(self, candidate: Candidate, at: PoolCycle, charge: int) -> Refusal | None:
-        job = candidate.job
-        return at.account.refusal(candidate.leaf, job.user_id, charge, preemptible=job.preemptible)
 
     def _over_class_cap(self, candidate: Candidate) -> Refusal | None:
         job = candidate.job

@@ -66,7 +66,8 @@ class Explanations:
             no_room = self._no_room(at, wants)
             if no_room is not None:
                 return no_room
-            refusal = self._cycle.refusal_once_placed(candidate, at, wants) or refusal or _NOTHING_IN_THE_WAY
+            lands = at.charge_where_it_lands(wants) or 0
+            refusal = self._cycle.over_quota(candidate, at, lands) or refusal or _NOTHING_IN_THE_WAY
         helps = self._what_helps(refusal, candidate, at, wants)
         return reason(refusal.code, refusal.numbers, pool_id=at.pool.id, helps=helps)
 
@@ -80,16 +81,20 @@ class Explanations:
         """The one change after which nothing else stands in the way; None where there is none, or it is not known."""
         if refusal.code not in _QUOTA_FIELD and refusal.code != "over_share":
             return None
-        job, numbers, charge = candidate.job, refusal.numbers, at.charge(wants)
-        others = at.account.refusals(candidate.leaf, job.user_id, charge, preemptible=job.preemptible)
-        if any(other != refusal for other in others) or self._no_room(at, wants) is not None:
+        job, team, charge = candidate.job, refusal.numbers["team"], at.charge_where_it_lands(wants)
+        if charge is None:
+            return None
+        all_refusals = at.account.refusals(candidate.leaf, job.user_id, charge, preemptible=job.preemptible)
+        if any((other.code, other.numbers["team"]) != (refusal.code, team) for other in all_refusals):
+            return None
+        if self._no_room(at, wants) is not None:
             return None
         if refusal.code == "over_share":
             lent = at.account.refusal(candidate.leaf, job.user_id, charge, preemptible=True) is None
             return {"request": {"preemptible": True}} if lent else None
-        field, limit, allocated = _QUOTA_FIELD[refusal.code], numbers["limit"], numbers["allocated"]
-        needed = allocated + numbers["requested"]
-        return {"quota": {"team": numbers["team"], field: needed, "by_milli": needed - limit}}
+        needed = refusal.numbers["allocated"] + charge
+        by_milli = needed - refusal.numbers["limit"]
+        return {"quota": {"team": team, _QUOTA_FIELD[refusal.code]: needed, "by_milli": by_milli}}
 
 
 _QUOTA_FIELD = {"over_limit": "limit", "over_user_limit": "per_user_limit"}
