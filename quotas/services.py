@@ -48,8 +48,10 @@ def set_quota(
     """
     _check_values(values, valid_from, valid_until, now)
     with unit_of_work() as journal:
-        Pool.objects.select_for_update().get(pk=pool.pk)
+        # The tree before the pool, as everywhere: sums are over teams that stay where and what they are.
+        tenants.hold_team_tree()
         _check_lives(team)
+        Pool.objects.select_for_update(no_key=True).get(pk=pool.pk)
         row = Quota.objects.filter(team=team, pool=pool, valid_from=valid_from, valid_until=valid_until).first()
         row = row or Quota(team=team, pool=pool, valid_from=valid_from, valid_until=valid_until)
         before = {name: getattr(row, name) for name in FIELDS}
@@ -71,7 +73,7 @@ def set_quota(
 def remove_quota(team: Team, pool: Pool, now: datetime, *, actor_id: int | None = None) -> None:
     """The team has no standing quota in the pool; what it holds stays counted. Nothing happens if it had none."""
     with unit_of_work() as journal:
-        Pool.objects.select_for_update().get(pk=pool.pk)
+        Pool.objects.select_for_update(no_key=True).get(pk=pool.pk)
         gone, _ = Quota.objects.filter(team=team, pool=pool, valid_from=None, valid_until=None).delete()
         if gone:
             journal.record("quota.removed", now, team_id=team.pk, pool_id=pool.pk, actor_id=actor_id)
@@ -81,7 +83,7 @@ def remove_quotas_of(team: Team, now: datetime, *, actor_id: int | None = None) 
     """The team has no quota in any pool, standing or temporary; returns how many rows went."""
     with unit_of_work() as journal:
         pools = Quota.objects.filter(team=team).order_by("pool_id").values_list("pool_id", flat=True).distinct()
-        list(Pool.objects.select_for_update().filter(pk__in=list(pools)).order_by("pk"))
+        list(Pool.objects.select_for_update(no_key=True).filter(pk__in=list(pools)).order_by("pk"))
         rows = list(Quota.objects.filter(team=team).order_by("id"))
         for row in rows:
             journal.record("quota.removed", now, team_id=team.pk, pool_id=row.pool_id, actor_id=actor_id)
@@ -92,7 +94,8 @@ def remove_quotas_of(team: Team, now: datetime, *, actor_id: int | None = None) 
 def move_team(team: Team, parent: Team | None, now: datetime, *, actor_id: int | None = None) -> None:
     """The team and all below it hang under ``parent``. Invalid, with the sum, where its guarantees do not fit there."""
     with unit_of_work():
-        pools = list(Pool.objects.select_for_update().order_by("pk"))
+        tenants.lock_team_tree()
+        pools = list(Pool.objects.select_for_update(no_key=True).order_by("pk"))
         tenants.move_team(team, parent, now, actor_id=actor_id)
         for pool in pools:
             # What the pool has was checked when its guarantees were set; a move changes only who they count for.
@@ -102,7 +105,7 @@ def move_team(team: Team, parent: Team | None, now: datetime, *, actor_id: int |
 def expire_quotas(now: datetime) -> int:
     """Temporary quotas that are over are gone, with an event each; returns how many. They stopped counting by time."""
     with unit_of_work() as journal:
-        over = list(Quota.objects.select_for_update().filter(valid_until__lte=now).order_by("id"))
+        over = list(Quota.objects.select_for_update(no_key=True).filter(valid_until__lte=now).order_by("id"))
         for row in over:
             journal.record("quota.expired", now, team_id=row.team_id, pool_id=row.pool_id, until=str(row.valid_until))
         Quota.objects.filter(pk__in=[row.pk for row in over]).delete()
@@ -110,8 +113,7 @@ def expire_quotas(now: datetime) -> int:
 
 
 def _check_lives(team: Team) -> None:
-    # The row's lock makes a deletion of the team at the same moment wait, or be seen here.
-    if Team.objects.select_for_update().values_list("state", flat=True).get(pk=team.pk) == Team.State.DELETED:
+    if Team.objects.values_list("state", flat=True).get(pk=team.pk) == Team.State.DELETED:
         raise Invalid.at("team", f"the team '{team.slug}' is deleted", value=team.slug)
 
 

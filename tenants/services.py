@@ -102,6 +102,13 @@ def lock_team_tree() -> None:
             cursor.execute("SELECT pg_advisory_xact_lock(%s)", [TEAM_TREE_LOCK])
 
 
+def hold_team_tree() -> None:
+    """Until this transaction ends no team is made, moved, closed or deleted; others may hold the tree too."""
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_advisory_xact_lock_shared(%s)", [TEAM_TREE_LOCK])
+
+
 def create_team(
     name: str, now: datetime, *, parent: Team | None = None, slug: str | None = None, actor_id: int | None = None
 ) -> Team:
@@ -158,7 +165,7 @@ def retire_team(team: Team, now: datetime, *, actor_id: int | None = None) -> No
     """
     with unit_of_work() as journal:
         lock_team_tree()
-        row = Team.objects.select_for_update().get(pk=team.pk)
+        row = Team.objects.get(pk=team.pk)
         if row.state == Team.State.DELETED:
             raise Conflict(f"The team '{row.slug}' is deleted already.", code="team_deleted")
         below = list(Team.objects.filter(parent=row, deleted_at=None).order_by("id").values_list("slug", flat=True))

@@ -24,7 +24,7 @@ class NodeImport:
 
     def __init__(self, rows: Sequence[NodeRow]):
         self.rows = rows
-        named = Pool.objects.select_for_update().filter(name__in={row.pool for row in rows}).order_by("pk")
+        named = Pool.objects.select_for_update(no_key=True).filter(name__in={row.pool for row in rows}).order_by("pk")
         self.pools = {pool.name: pool for pool in named}
         self.models = {model.name: model for model in AcceleratorModel.objects.order_by("name")}
         self.faults: list[Fault] = []
@@ -56,7 +56,7 @@ class NodeImport:
     def _compare(self) -> None:
         there: dict[tuple[int, str], Node] = {}
         pools = list(self.pools.values())
-        for node in Node.objects.select_for_update().filter(pool__in=pools).order_by("pk"):
+        for node in Node.objects.select_for_update(no_key=True).filter(pool__in=pools).order_by("pk"):
             there[(node.pool_id, node.name)] = node
         devices: dict[int, list[Device]] = {}
         for device in Device.objects.filter(node__pool__in=pools).select_related("model").order_by("node_id", "index"):

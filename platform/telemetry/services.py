@@ -192,7 +192,7 @@ def find_idle(now: datetime) -> tuple[int, int]:
         samples = _recent_samples(now)
         open_ones = {
             finding.job_id: finding
-            for finding in Finding.objects.select_for_update().filter(
+            for finding in Finding.objects.select_for_update(no_key=True).filter(
                 kind=Finding.Kind.IDLE, ended_at__isnull=True, job__isnull=False
             )
         }
