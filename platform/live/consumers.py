@@ -34,7 +34,7 @@ class LiveSocket(AsyncWebsocketConsumer):
 
     async def connect(self) -> None:
         try:
-            self.socket = await relay.open(self.scope["credentials"])
+            self.socket = await relay.open(self.scope["credentials"])  # type: ignore[typeddict-item]
         except Gone as gone:
             # Accepted first, because a browser is not told why a handshake was refused.
             await self.accept()
@@ -46,11 +46,23 @@ class LiveSocket(AsyncWebsocketConsumer):
         await self.accept()
         self.pump = asyncio.create_task(self._pump(self.socket))
 
+    async def __call__(self, *args: Any) -> None:
+        """However it ends, a fault or a cancellation included (the other side may go away in the middle of an answer,
+        before a disconnect is told): the relay keeps no socket that nobody reads."""
+        try:
+            await super().__call__(*args)
+        finally:
+            await self._leave()
+
     async def disconnect(self, code: int) -> None:
+        await self._leave()
+
+    async def _leave(self) -> None:
         if self.pump is not None:
-            self.pump.cancel()
+            pump, self.pump = self.pump, None
+            pump.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self.pump
+                await pump
         if self.socket is not None:
             socket, self.socket = self.socket, None
             await relay.leave(socket)
