@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db.models import Exists, OuterRef
 
@@ -39,44 +40,31 @@ def _long_waits(journal: Journal, now: datetime) -> int:
     ids = list(due.filter(~Exists(told)).order_by("submitted_at", "pk").values_list("pk", flat=True)[:AT_MOST])
     if not ids:
         return 0
-    locked = list(Job.objects.select_for_update().filter(pk__in=ids, state=Job.State.PENDING).order_by("pk"))
-    said = _said(Event.objects.filter(kind="notice", job_id__in=ids, data__code=LONG_WAIT_CODE), "job_id")
-    for job in locked:
-        if job.pk not in said:
-            numbers = {
-                "waited_s": int((now - job.submitted_at).total_seconds()),
-                "reasons": [each["code"] for each in job.reasons],
-            }
-            _record(journal, now, job, LONG_WAIT_CODE, numbers)
-    return len(locked) - len(said)
+    locked = list(Job.objects.select_for_update(no_key=True).filter(pk__in=ids, state=Job.State.PENDING).order_by("pk"))
+    # Looked at again under the lock: who held it before may just have said it.
+    notices = Event.objects.filter(kind="notice", job_id__in=ids, data__code=LONG_WAIT_CODE)
+    said = set(notices.values_list("job_id", flat=True))
+    new = [job for job in locked if job.pk not in said]
+    for job in new:
+        waited = int((now - job.submitted_at).total_seconds())
+        numbers = {"waited_s": waited, "reasons": [each["code"] for each in job.reasons]}
+        _record(journal, now, job, LONG_WAIT_CODE, numbers)
+    return len(new)
 
 
 def _findings(journal: Journal, now: datetime) -> int:
-    told = Event.objects.filter(kind="notice", job_id=OuterRef("job_id"), data__finding=OuterRef("pk"))
     due = Finding.objects.filter(ended_at__isnull=True, job__isnull=False)
-    ids = list(due.filter(~Exists(told)).order_by("pk").values_list("pk", flat=True)[:AT_MOST])
-    if not ids:
-        return 0
-    locked = list(
-        Finding.objects.select_for_update(of=("self",))
-        .filter(pk__in=ids, ended_at__isnull=True)
-        .select_related("job")
-        .order_by("pk")
-    )
-    job_ids = [finding.job_id for finding in locked]
-    said = _said(Event.objects.filter(kind="notice", job_id__in=job_ids, data__finding__in=ids), "data__finding")
-    for finding in locked:
-        if finding.pk not in said:
-            assert finding.job is not None
-            _record(journal, now, finding.job, finding.kind, finding.numbers, finding=finding.pk)
-    return len(locked) - len(said)
+    locked = list(due.select_for_update(of=("self",), no_key=True).select_related("job").order_by("pk"))
+    notices = Event.objects.filter(kind="notice", job_id__in=[finding.job_id for finding in locked])
+    said = {data.get("finding") for data in notices.values_list("data", flat=True)}
+    new = [finding for finding in locked if finding.pk not in said][:AT_MOST]
+    for finding in new:
+        assert finding.job is not None
+        _record(journal, now, finding.job, finding.kind, finding.numbers, finding=finding.pk)
+    return len(new)
 
 
-def _said(events: object, key: str) -> set[object]:
-    return set(events.values_list(key, flat=True))  # type: ignore[attr-defined]
-
-
-def _record(journal: Journal, now: datetime, job: Job, code: str, numbers: dict, **more: object) -> None:
+def _record(journal: Journal, now: datetime, job: Job, code: str, numbers: dict, **more: Any) -> None:
     journal.record(
         "notice",
         now,
