@@ -177,8 +177,7 @@ class Choices(serializers.MultipleChoiceField):
     def to_internal_value(self, data: Any) -> list[str]:  # type: ignore[override]
         if isinstance(data, str) or not isinstance(data, Sequence):
             raise serializers.ValidationError("must be a list")
-        found = [value for value in self.choices if value in [str(item) for item in data]]
-        unknown = [item for item in data if item not in self.choices]
-        if unknown or not found:
-            raise serializers.ValidationError(f"{unknown[0] if unknown else 'nothing'!r:.80} is not a valid choice")
-        return found
+        unknown = [item for item in data if not isinstance(item, str) or item not in self.choices]
+        if unknown or not data:
+            raise serializers.ValidationError(f"{str(unknown[0]) if unknown else ''!r:.80} is not a valid choice")
+        return [value for value in self.choices if value in data]

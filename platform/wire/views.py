@@ -32,7 +32,8 @@ class ApiView(APIView):
         super().initial(request, *args, **kwargs)
         self.now = timezone.now()
         method = "GET" if request.method == "HEAD" else request.method or ""
-        self.query = self.queries.get(method, NoParameters).read_query(request.query_params)
+        if method.lower() in self.http_method_names and hasattr(self, method.lower()):
+            self.query = self.queries.get(method, NoParameters).read_query(request.query_params)
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Response:
         answer = super().finalize_response(request, response, *args, **kwargs)

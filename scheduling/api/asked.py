@@ -25,6 +25,9 @@ JOBS = Listing[Job](
     {"submitted_at": "submitted_at", "name": "name", "gpus": "milli_wanted", "id": "id"}, default="-submitted_at"
 )
 MOST_IDS = 10_000
+SLUG = r"^[a-z0-9][a-z0-9._-]{0,62}$"
+POOL = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
+NO_NUL = r"^[^\x00]*$"
 DURATION = r"^([0-9]{1,7}(\.[0-9]{1,3})?(ms|s|m|h|d|w)){1,4}$"
 
 
@@ -120,19 +123,36 @@ class Duration(serializers.Field):
     """90s, 10m, 2h, 3d, 1h30m, or seconds."""
 
 
-@extend_schema_field({"type": ["string", "array"], "items": {"type": "string"}})
+@extend_schema_field({"type": ["string", "array"], "pattern": NO_NUL, "items": {"type": "string", "pattern": NO_NUL}})
 class Words(serializers.Field):
     """A list of words, or one text that is split as a shell would."""
 
 
-@extend_schema_field({"type": ["string", "array"], "items": {"type": "string", "minLength": 1, "maxLength": 120}})
+@extend_schema_field(
+    {
+        "type": ["string", "array"],
+        "pattern": NO_NUL,
+        "items": {"type": "string", "minLength": 1, "maxLength": 120, "pattern": NO_NUL},
+    }
+)
 class Names(serializers.Field):
     """One or several."""
 
 
-@extend_schema_field({"type": "object", "additionalProperties": {"type": "string"}})
+@extend_schema_field(
+    {
+        "type": "object",
+        "propertyNames": {"pattern": NO_NUL},
+        "additionalProperties": {"type": "string", "pattern": NO_NUL},
+    }
+)
 class TextMap(serializers.Field):
     """Texts by name."""
+
+
+@extend_schema_field({"type": ["string", "integer"], "minimum": 0, "maximum": 1_000_000, "pattern": NO_NUL})
+class Priority(serializers.Field):
+    """The name of a priority class, or a value of its own."""
 
 
 class AskedSerializer(serializers.Serializer):
@@ -164,18 +184,24 @@ class TaskGroupRequest(AskedSerializer):
 class JobRequest(AskedSerializer):
     """A job to be submitted."""
 
-    team = serializers.CharField(max_length=63, help_text="the slug of a team in which you may submit")
-    pool = serializers.CharField(required=False, max_length=63, help_text="may be left out where there is one")
+    team = serializers.RegexField(SLUG, help_text="the slug of a team in which you may submit")
+    pool = serializers.RegexField(POOL, required=False, help_text="may be left out where there is one")
     pools = serializers.ListField(
-        child=serializers.CharField(), required=False, max_length=20, help_text="instead of pool: first choice first"
+        child=serializers.RegexField(POOL),
+        required=False,
+        min_length=1,
+        max_length=20,
+        help_text="instead of pool: first choice first",
     )
     name = serializers.RegexField(NAME_PATTERN, required=False, max_length=200)
-    groups = TaskGroupRequest(many=True, required=False, help_text="instead of the fields of one kind of task")
+    groups = TaskGroupRequest(
+        many=True, required=False, min_length=1, max_length=32, help_text="instead of the fields of one kind of task"
+    )
     environment = TextMap(required=False)
-    image = serializers.CharField(required=False, max_length=500)
-    framework = serializers.CharField(required=False, max_length=32)
+    image = serializers.RegexField(NAME_PATTERN, required=False, max_length=500)
+    framework = serializers.RegexField(NAME_PATTERN, required=False, max_length=32)
     kind = serializers.ChoiceField(Job.Kind.choices, required=False)
-    priority = Names(required=False, help_text="a priority class, or a value of its own")
+    priority = Priority(required=False)
     preemptible = Flag(required=False)
     time_limit = Duration(required=False)
     retries = Whole(required=False, min_value=0, max_value=MAX_RETRIES)

@@ -11,7 +11,7 @@ from drf_spectacular.utils import OpenApiParameter, PolymorphicProxySerializer, 
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from events.errors import Forbidden, Invalid, NotThere
+from events.errors import Fault, Forbidden, Invalid, NotThere
 from events.services import unit_of_work
 from scheduling.api.answers import (
     AllocationSerializer,
@@ -41,7 +41,7 @@ from scheduling.services.stop import cancel_jobs
 from scheduling.services.submit import submit_payload
 from scheduling.states import JOB_ENDED
 from tenants.policy import require, visible
-from tenants.selectors import teams_where
+from tenants.selectors import teams_where, visible_teams
 from wire.pages import Listing, PageQuery, page_answer, paged
 from wire.views import ApiView
 
@@ -90,7 +90,7 @@ class Jobs(ApiView):
                 idempotency_key=request.headers.get("Idempotency-Key"),
             )
         except Invalid as error:
-            raise _not_there(error) from None
+            raise _not_there(error, payload, request.user) from None
         status = 201 if new else 200
         # Those of an earlier request may be out of sight by now. A token that may submit but not read sees its own.
         if not new:
@@ -111,13 +111,28 @@ class Jobs(ApiView):
         return Response(told if many else told[0], status=status)
 
 
-def _not_there(error: Invalid) -> Invalid | NotThere:
+def _not_there(error: Invalid, payload: Any, user: Any) -> Invalid | NotThere:
     """A request that names a team, pool, model or class that is not there is 404; its other faults are told with it."""
     unknown = [fault for fault in error.faults if fault.code == "unknown"]
+    if not unknown:
+        unknown = _unknown_teams(payload, user)
     if not unknown:
         return error
     faults = [*unknown, *(fault for fault in error.faults if fault.code != "unknown")]
     return NotThere("; ".join(f"{fault.field}: {fault.message}" for fault in faults), faults=faults)
+
+
+def _unknown_teams(payload: Any, user: Any) -> list[Fault]:
+    """A fault for each job whose team ``user`` may not see. (A submission looks for it when all else is right.)"""
+    allowed = list(visible_teams(user).order_by("slug").values_list("slug", flat=True))
+    many = isinstance(payload, list)
+    faults = []
+    for position, item in enumerate(payload if many else [payload]):
+        team = item.get("team") if isinstance(item, dict) else None
+        if isinstance(team, str) and team and team not in allowed:
+            where = f"[{position}]." if many else ""
+            faults.append(Fault(f"{where}team", "is not a team that you belong to", "unknown", team, allowed[:100]))
+    return faults[:100]
 
 
 class OneJob(ApiView):
