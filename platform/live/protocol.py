@@ -48,8 +48,8 @@ kinds of events that led there. ``resync``: too much was missed to tell; read th
 What nobody hears: a job, a name, a user, a slice or a use of a team that it may not see. Of a pool everyone who is
 signed in hears the devices' fill and health and the nodes' states; slices only of teams that it may see.
 
-Close codes: 4401 not (or no longer) signed in; 4403 origin or nothing left that may be heard; 4408 too slow to follow;
-1009 a message above 8 KiB; 1012 the server restarts.
+Close codes: 4401 not (or no longer) signed in; 4403 nothing left that may be heard; 4408 too slow to follow; 1009 a
+message above 8,192 characters; 1012 the server restarts. A foreign origin is refused with 403 at the handshake.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ MOST_SUBSCRIPTIONS = 50
 LARGEST_ID = 2**63 - 1
 SUBJECTS = {"team": "team", "pool": "pool", "job": "id"}  # what is subscribed to, and the field that names it
 
-SIGNED_OUT, NOTHING_LEFT, TOO_SLOW, TOO_LARGE, RESTARTING, BROKEN = 4401, 4403, 4408, 1009, 1012, 1011
+SIGNED_OUT, NOTHING_LEFT, TOO_SLOW, TOO_LARGE, BROKEN = 4401, 4403, 4408, 1009, 1011
 
 
 class Misunderstood(Exception):

@@ -149,6 +149,7 @@ class Relay:
         seen, polled, measured, totalled, checked, tidied = -1, 0.0, 0.0, 0.0, time.monotonic(), time.monotonic()
         while True:
             served = self._serve()
+            self._send()
             if not self._sockets:
                 return
             clock = time.monotonic()
@@ -170,11 +171,15 @@ class Relay:
             if clock - tidied >= TIDY_S:
                 tidied = clock
                 close_old_connections()
-            self._send()
 
     def _send(self) -> None:
-        for desk in self._desks.values():
-            desk.send(self._position)
+        for desk in list(self._desks.values()):
+            if desk.loop.is_closed():
+                # A server that ended without closing its sockets: nobody is behind them any more.
+                for socket in [each for each in self._sockets if each.desk is desk]:
+                    self._leave(socket)
+            else:
+                desk.send(self._position)
 
     def _serve(self) -> bool:
         """Every request so far is answered; returns whether there was one."""

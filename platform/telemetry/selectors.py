@@ -163,9 +163,8 @@ def resolution_for(start: datetime, end: datetime, now: datetime) -> int:
 def pool_series(pool: Pool, start: datetime, end: datetime, now: datetime, *, team_id: int | None = None) -> Series:
     """[start, end) of the pool as a whole, or of a team's part of it (teams below included)."""
     resolution = resolution_for(start, end, now)
-    rows = PoolSample.objects.filter(
-        pool=pool, team_id=team_id, resolution_s=resolution, at__gte=start, at__lt=end
-    ).order_by("at")
+    part = Q(team__isnull=True) if team_id is None else Q(team_id=team_id)
+    rows = PoolSample.objects.filter(part, pool=pool, resolution_s=resolution, at__gte=start, at__lt=end).order_by("at")
     series = Series.empty(resolution)
     for row in rows:
         series.at.append(row.at)

@@ -23,10 +23,10 @@ PATIENCE_S = 10.0
 class Server:
     """``url`` answers until ``stop``."""
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0) -> None:
         from config.asgi import application
 
-        self._socket = socket.create_server(("127.0.0.1", 0))
+        self._socket = socket.create_server(("127.0.0.1", port))
         self.port = self._socket.getsockname()[1]
         self.url = f"ws://127.0.0.1:{self.port}/ws/"
         config = uvicorn.Config(application, lifespan="off", log_level="warning", timeout_graceful_shutdown=2)

@@ -160,6 +160,7 @@ def test_a_revoked_or_expired_token_hears_no_more(server, world):
         revoke_token(token, world.now)
         assert one.until_closed(SOON_S) == 4401
         assert other.until_closed(2 + SOON_S) == 4401
+        assert expiring.expires_at is not None
         assert expiring.expires_at <= timezone.now()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -112,7 +113,8 @@ def test_averages_leave_out_what_was_unknown(world):
     job = world.submit(gpus=1, duration="1h")
     world.settle()
     allocation = Allocation.objects.get(job=job)
-    for second, value in enumerate((400, float("nan"), 800)):
+    told: tuple[Any, ...] = (400, float("nan"), 800)
+    for second, value in enumerate(told):
         now = world.now + timedelta(seconds=10 * second)
         record_utilization(engine_connection(world), Utilization((), (TaskUse(allocation.pk, value, 1),)), now)
         sample_pools(now)
