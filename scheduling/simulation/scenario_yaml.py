@@ -109,7 +109,7 @@ def _built(loader: _Loader, node: yaml.Node) -> Any:
         raise ScenarioError(f"tags such as {node.tag} are not used in scenarios", line=line)
     if node.tag == "tag:yaml.org,2002:int":
         return int(node.value)  # 010 is ten, as people read it
-    return loader.construct_object(node, deep=True)  # type: ignore[no-untyped-call]
+    return loader.construct_object(node, deep=True)
 
 
 def _section(loader: _Loader, node: yaml.MappingNode, line: int) -> Section:

@@ -51,6 +51,7 @@ def _usage() -> list[str]:
     billed = dict(sums.annotate(Sum("microseconds")))
     ended = Allocation.objects.filter(released_at__isnull=False).values_list("id", "bound_at", "released_at")
     for key, bound_at, released_at in ended:
+        assert released_at is not None
         lasted = (released_at - bound_at) // timedelta(microseconds=1)
         if billed.get(key, 0) != lasted:
             faults.append(f"allocation {key} held for {lasted} µs, billed for {billed.get(key)}")

@@ -167,7 +167,7 @@ def expect_each_started_once(jobs: list[Job]) -> None:
     ids = [job.pk for job in jobs]
     assert sorted(Allocation.objects.values_list("job_id", flat=True)) == sorted(ids)
     starts = Event.objects.filter(kind="job.state", data__state="starting").values_list("job_id", flat=True)
-    assert sorted(starts) == sorted(ids)
+    assert sorted(filter(None, starts)) == sorted(ids)
     assert UsageRecord.objects.filter(ended_at__isnull=True).count() == len(ids)
     assert used() == 1000 * len(ids)
     assert faults_in_the_books() == []

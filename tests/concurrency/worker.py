@@ -39,7 +39,12 @@ def scheduler(holder: str) -> None:
     from scheduling.services.reconcile import Reconciler
 
     ended = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+
+    def listen() -> None:
+        sys.stdin.read()
+        ended.set()
+
+    threading.Thread(target=listen, daemon=True).start()
     works = Scheduler(holder)
     assert works.lead(datetime.now(UTC))
     reconciler = Reconciler(EngineConnection.objects.get(), SimulatedEngine())

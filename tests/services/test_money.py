@@ -7,9 +7,11 @@ from decimal import Decimal
 from itertools import pairwise
 
 import pytest
+from django.db.models import Q
 
 from billing.models import Rate, UsageRecord
 from billing.services import close_month, set_rate
+from billing.usage import used
 from inventory.models import AcceleratorModel
 from scheduling import ports
 from scheduling.services.reconcile import lose_node
@@ -153,6 +155,43 @@ def test_a_start_that_the_platform_spoiled_is_not_billed(world):
     lose_node(allocation.node, world.clockwork.reconcilers[0].engine, world.now)
     record = UsageRecord.objects.get(allocation=allocation)
     assert (record.amount, record.waived) == (Decimal(0), "node_lost")
+
+
+def test_a_short_window_has_what_ran_in_it_and_never_less_than_nothing(in_2023):
+    """One job ended before the window, one runs through it, one begins after it."""
+    world = in_2023
+    gone = world.submit(gpus=1, duration="30m")
+    through = world.submit(gpus=1, duration="3h")
+    world.settle()
+    world.pass_time(hours=2)
+    late = world.submit(gpus=1, duration="1h")
+    world.settle()
+    start = START + timedelta(minutes=44, seconds=57)
+    end = start + timedelta(seconds=76)
+    found = used(Q(), start, end, world.now, "job")
+    assert {key: each.milli_seconds for (key, _), each in found.items()} == {through.pk: 76_000}
+    assert used(Q(), end, start, world.now, "job") == {}
+    assert used(Q(), start, start, world.now) == {}
+    everything = used(Q(), START - timedelta(days=1), START + timedelta(days=1), world.now, "job")
+    hours = {key: each.milli_seconds / 3_600_000 for (key, _), each in everything.items() if each.milli_seconds}
+    assert hours == {gone.pk: Decimal("0.5"), through.pk: Decimal(2)}
+    assert late.pk not in hours
+
+
+def test_windows_that_meet_add_up_to_the_whole(in_2023):
+    world = in_2023
+    world.submit(gpus=0.35, duration="1h")
+    world.settle()
+    price(world, "3.33", START + timedelta(minutes=20))
+    world.pass_time(hours=2)
+    cuts = [START + timedelta(seconds=seconds) for seconds in (-100, 7, 61, 1199, 1201, 3599, 9000)]
+    parts = [used(Q(), left, right, world.now) for left, right in pairwise(cuts)]
+    amounts = [each.amount for part in parts for each in part.values()]
+    work = [each.milli_seconds for part in parts for each in part.values()]
+    assert min(amounts) >= 0
+    assert sum(work) == 350 * 3600
+    (whole,) = used(Q(), cuts[0], cuts[-1], world.now).values()
+    assert abs(sum(amounts) - whole.amount) < Decimal("0.0000001")
 
 
 def test_a_job_that_moves_has_one_bill_without_overlapping_seconds(world):

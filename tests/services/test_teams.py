@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from decimal import Decimal
 
 import pytest
+from django.db.models import Q
 
 from billing.models import UsageRecord
+from billing.usage import used
 from events.errors import Conflict, Invalid
 from events.models import Event
 from quotas.models import Quota
@@ -41,10 +44,12 @@ def test_a_team_made_again_under_its_old_name_has_its_own_history(world):
     assert (cost_of(old, world.now), cost_of(new, world.now)) == (Decimal("24.00"), Decimal("2.40"))
     old.refresh_from_db()
     assert (old.state, old.deleted_at is not None) == (Team.State.DELETED, True)
-    seen = visible_team_ids(world.users["mallory"])
+    seen = visible_team_ids(world.users["mallory"]) or set()
     assert new.pk in seen
     assert old.pk not in seen
     assert UsageRecord.objects.filter(team=old).count() == 1
+    month = used(Q(), world.now - timedelta(days=1), world.now, world.now, "team")
+    assert {key: each.amount for (key, _), each in month.items()} == {old.pk: Decimal(24), new.pk: Decimal("2.40")}
 
 
 @pytest.mark.parametrize("what", ["waiting", "running", "stopping", "held"])
