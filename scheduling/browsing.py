@@ -118,9 +118,7 @@ def job_page(user: User, wanted: JobFilter, now: datetime, size: int = PAGE) -> 
     if place is not None:
         jobs = jobs.filter(_beyond(name, place, falls != back))
     sign = "-" if falls != back else ""
-    found = list(
-        jobs.order_by(f"{sign}{name}", f"{sign}id")[: size + 1]
-    )
+    found = list(jobs.order_by(f"{sign}{name}", f"{sign}id")[: size + 1])
     more, found = len(found) > size, found[:size]
     if back:
         found.reverse()
@@ -169,8 +167,10 @@ def _place(text: str, name: str) -> tuple[Any, int] | None:
 
 def unfinished_counts(jobs: QuerySet[Job]) -> dict[str, int]:
     """How many of these jobs wait and run."""
-    found = jobs.filter(STATES["unfinished"]).order_by().aggregate(
-        waiting=Count("pk", filter=STATES["waiting"]), running=Count("pk", filter=STATES["running"])
+    found = (
+        jobs.filter(STATES["unfinished"])
+        .order_by()
+        .aggregate(waiting=Count("pk", filter=STATES["waiting"]), running=Count("pk", filter=STATES["running"]))
     )
     return {"waiting": found["waiting"], "running": found["running"]}
 

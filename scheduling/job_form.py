@@ -124,7 +124,9 @@ def values_from(job: Job) -> dict[str, str]:
         values.update(
             tasks=str(group.count),
             min_tasks=str(group.min_count) if group.min_count != group.count else "",
-            gpus="" if group.compute_milli is None else format_gpus(group.compute_milli * (group.devices if whole else 1)),
+            gpus=""
+            if group.compute_milli is None
+            else format_gpus(group.compute_milli * (group.devices if whole else 1)),
             devices=str(group.devices) if group.devices > 1 and not whole else "",
             gpu_memory_mib=str(group.memory_mib or ""),
             cpu=format_gpus(group.cpu_milli) if group.cpu_milli else "",

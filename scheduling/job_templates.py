@@ -1,6 +1,7 @@
 """Ready forms for the common frameworks: a command's shape, its environment and sensible resources to begin with.
 
-Engines set ``RANK`` and ``WORLD_SIZE`` for each task; launchers that start one process per GPU need no more on one node.
+Engines set ``RANK`` and ``WORLD_SIZE`` for each task; a launcher that starts one process per GPU needs no more on one
+node.
 """
 
 from __future__ import annotations

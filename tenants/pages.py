@@ -14,10 +14,17 @@ from django.utils.cache import patch_cache_control, patch_vary_headers
 
 from events.errors import NotThere
 from events.models import Event
-from tenants.models import Team
+from tenants.models import Team, User
 from tenants.policy import may, sees_everything
 
 View = Callable[..., HttpResponse]
+
+
+class SignedIn(HttpRequest):
+    """What a page's view is given: someone is signed in, and ``live_seq`` is where the page's socket resumes."""
+
+    user: User
+    live_seq: int
 
 
 def page(view: View) -> View:
@@ -25,8 +32,8 @@ def page(view: View) -> View:
     so that the page's socket resumes without a gap; what it shows is kept in no cache."""
 
     @wraps(view)
-    def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        request.live_seq = Event.objects.aggregate(last=Max("seq"))["last"] or 0  # type: ignore[attr-defined]
+    def guarded(request: SignedIn, *args: Any, **kwargs: Any) -> HttpResponse:
+        request.live_seq = Event.objects.aggregate(last=Max("seq"))["last"] or 0
         response = view(request, *args, **kwargs)
         patch_cache_control(response, private=True, no_store=True)
         patch_vary_headers(response, ["HX-Request"])
@@ -39,24 +46,24 @@ def operators_page(view: View) -> View:
     """A page that exists for operators and auditors only."""
 
     @wraps(view)
-    def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        if not sees_everything(request.user):  # type: ignore[arg-type]
+    def guarded(request: SignedIn, *args: Any, **kwargs: Any) -> HttpResponse:
+        if not sees_everything(request.user):
             raise NotThere("There is no such page, or you may not see it.")
         return view(request, *args, **kwargs)
 
     return page(guarded)
 
 
-def visible_team(request: HttpRequest, slug: str) -> Team:
+def visible_team(request: SignedIn, slug: str) -> Team:
     """The living team with this slug that the viewer may see; else NotThere, whether or not there is one."""
     team = Team.objects.filter(slug=slug, deleted_at__isnull=True).select_related("parent").first()
-    if team is None or not may(request.user, "team.see", team.pk):  # type: ignore[arg-type]
+    if team is None or not may(request.user, "team.see", team.pk):
         raise NotThere("There is no such team, or you may not see it.")
     return team
 
 
 def show(
-    request: HttpRequest,
+    request: SignedIn,
     template: str,
     context: Mapping[str, Any],
     parts: Mapping[str, str] | None = None,

@@ -59,7 +59,7 @@ class Note:
 
 
 def shares_of(team: Team, now: datetime) -> list[PoolShare]:
-    """The team's share of every pool in which it has a quota, holds or wants something, in order of the pools' names."""
+    """The team's share of every pool in which it has a quota, holds or wants something, by the pools' names."""
     by_pool = team_shares(now)
     totals = pool_totals()
     found = []
@@ -129,7 +129,12 @@ def _failing(team_ids: Collection[int] | None) -> list[Note]:
         down = node.state == Node.State.DOWN
         text = _("Node %(node)s is down") if down else _("Node %(node)s has a failed device")
         notes.append(
-            Note("bad", "server-off" if down else "alert-triangle", text % {"node": node.name}, reverse("pool", args=[node.pool.name]))
+            Note(
+                "bad",
+                "server-off" if down else "alert-triangle",
+                text % {"node": node.name},
+                reverse("pool", args=[node.pool.name]),
+            )
         )
     return notes
 

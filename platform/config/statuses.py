@@ -1,4 +1,4 @@
-"""What each state is called, its tone (a colour token in ``static/css/tokens.css``) and its icon, the same on every page.
+"""What each state is called, its tone (a token in ``static/css/tokens.css``) and its icon, the same on every page.
 
 A status is told by its word and its icon as well as by its colour.
 """

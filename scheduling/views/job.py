@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 from django.contrib import messages
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext as _
@@ -22,13 +22,13 @@ from scheduling.models import Job
 from scheduling.selectors import visible_job
 from scheduling.services.stop import cancel_jobs, hold_job, release_job
 from scheduling.states import JOB_ENDED
-from tenants.pages import page, show
+from tenants.pages import SignedIn, page, show
 from tenants.policy import may, require
 
 
 @page
 @require_safe
-def job(request: HttpRequest, job_id: int) -> HttpResponse:
+def job(request: SignedIn, job_id: int) -> HttpResponse:
     now = timezone.now()
     found = visible_job(request.user, job_id)
     events = history(found)
@@ -62,7 +62,7 @@ def gpu_hours(milli_seconds: Decimal) -> str:
 
 
 def _act(
-    request: HttpRequest, job_id: int, action: Any, service: Callable[[Job, datetime, int], object], done: str
+    request: SignedIn, job_id: int, action: Any, service: Callable[[Job, datetime, int], None], done: str
 ) -> HttpResponse:
     """``service`` is done to the job that the viewer may see and do this to; then its page is shown again."""
     found = visible_job(request.user, job_id)
@@ -74,28 +74,28 @@ def _act(
 
 @page
 @require_POST
-def cancel(request: HttpRequest, job_id: int) -> HttpResponse:
-    def stop(found: Job, now: datetime, actor: int) -> object:
-        return cancel_jobs([found.pk], now, actor_id=actor)
+def cancel(request: SignedIn, job_id: int) -> HttpResponse:
+    def stop(found: Job, now: datetime, actor: int) -> None:
+        cancel_jobs([found.pk], now, actor_id=actor)
 
     return _act(request, job_id, "job.stop", stop, _("The job is told to stop."))
 
 
 @page
 @require_POST
-def hold(request: HttpRequest, job_id: int) -> HttpResponse:
-    def keep(found: Job, now: datetime, actor: int) -> object:
-        return hold_job(found, now, actor_id=actor)
+def hold(request: SignedIn, job_id: int) -> HttpResponse:
+    def keep(found: Job, now: datetime, actor: int) -> None:
+        hold_job(found, now, actor_id=actor)
 
     return _act(request, job_id, "job.hold", keep, _("The job is held: it is passed over until you release it."))
 
 
 @page
 @require_POST
-def release(request: HttpRequest, job_id: int) -> HttpResponse:
-    def let(found: Job, now: datetime, actor: int) -> object:
+def release(request: SignedIn, job_id: int) -> HttpResponse:
+    def let(found: Job, now: datetime, actor: int) -> None:
         if found.hold not in ("", Job.Hold.OWNER):
             require(request.user, "fleet.operate")
-        return release_job(found, now, actor_id=actor)
+        release_job(found, now, actor_id=actor)
 
     return _act(request, job_id, "job.hold", let, _("The job is back in the queue, by its first submission."))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from django.contrib import messages
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.http import url_has_allowed_host_and_scheme
@@ -20,7 +20,7 @@ from scheduling.models import Job
 from scheduling.selectors import visible_job
 from scheduling.services.stop import cancel_jobs
 from tenants.models import Team
-from tenants.pages import page, show
+from tenants.pages import SignedIn, page, show
 from tenants.policy import require, top_teams, visible
 
 MOST_AT_ONCE = 500
@@ -28,7 +28,7 @@ MOST_AT_ONCE = 500
 
 @page
 @require_safe
-def jobs(request: HttpRequest) -> HttpResponse:
+def jobs(request: SignedIn) -> HttpResponse:
     """Jobs of all teams that the viewer may see; filters, order and place are in the address."""
     now = timezone.now()
     user = request.user
@@ -49,7 +49,7 @@ def jobs(request: HttpRequest) -> HttpResponse:
 
 @page
 @require_safe
-def job_row(request: HttpRequest, job_id: int) -> HttpResponse:
+def job_row(request: SignedIn, job_id: int) -> HttpResponse:
     """One row of the list, for a row that changed."""
     job = visible_job(request.user, job_id)
     (row,) = rows_of([job], timezone.now())
@@ -58,7 +58,7 @@ def job_row(request: HttpRequest, job_id: int) -> HttpResponse:
 
 @page
 @require_POST
-def stop_jobs(request: HttpRequest) -> HttpResponse:
+def stop_jobs(request: SignedIn) -> HttpResponse:
     """All named jobs are cancelled or none is: one that the viewer may not see or stop refuses them all."""
     given = request.POST.getlist("job")
     if not given or len(given) > MOST_AT_ONCE or not all(text.isascii() and text.isdigit() for text in given):
@@ -75,7 +75,7 @@ def stop_jobs(request: HttpRequest) -> HttpResponse:
     return HttpResponseRedirect(way_back(request, reverse("jobs")))
 
 
-def way_back(request: HttpRequest, otherwise: str) -> str:
+def way_back(request: SignedIn, otherwise: str) -> str:
     """Where the form says that it came from, on this host only."""
     target = request.POST.get("next", "")
     safe = url_has_allowed_host_and_scheme(

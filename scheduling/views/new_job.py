@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 from django.contrib import messages
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext as _
@@ -27,7 +27,7 @@ from scheduling.selectors import team_shares, visible_job
 from scheduling.services.requests import JobSpec
 from scheduling.services.submit import read_payload, submit_payload
 from tenants.models import Membership, Team, User
-from tenants.pages import page, show
+from tenants.pages import SignedIn, page, show
 from tenants.policy import RANK, roles
 
 Faults = dict[str, list[dict[str, Any]]]
@@ -49,7 +49,7 @@ class Outlook:
 
 @page
 @require_http_methods(["GET", "HEAD", "POST"])
-def new_job(request: HttpRequest) -> HttpResponse:
+def new_job(request: SignedIn) -> HttpResponse:
     now = timezone.now()
     if request.method != "POST":
         return _form(request, _first_values(request), {}, now)
@@ -67,7 +67,7 @@ def new_job(request: HttpRequest) -> HttpResponse:
     return HttpResponseRedirect(reverse("job", args=[job.pk]))
 
 
-def _submit(request: HttpRequest, payload: dict[str, Any], now: datetime) -> Job:
+def _submit(request: SignedIn, payload: dict[str, Any], now: datetime) -> Job:
     """The job that the form asks for, once: a form that is sent twice finds the job that it made before."""
     key = request.POST.get("form_key", "")[:64]
     try:
@@ -97,7 +97,7 @@ def teams_to_submit_for(user: User) -> list[Team]:
     return list(teams.filter(pk__in=own))
 
 
-def _first_values(request: HttpRequest) -> dict[str, str]:
+def _first_values(request: SignedIn) -> dict[str, str]:
     values = dict.fromkeys(FIELDS, "") | {"priority": "normal", "kind": str(Job.Kind.BATCH)}
     template = BY_KEY.get(request.GET.get("template", ""), TEMPLATES[0])
     values.update(template.values)
@@ -111,7 +111,7 @@ def _first_values(request: HttpRequest) -> dict[str, str]:
 
 
 def _form(
-    request: HttpRequest, values: dict[str, str], faults: Faults, now: datetime, *, status: int = 200
+    request: SignedIn, values: dict[str, str], faults: Faults, now: datetime, *, status: int = 200
 ) -> HttpResponse:
     teams = teams_to_submit_for(request.user)
     pools = list(Pool.objects.select_related("engine").order_by("name"))
@@ -141,12 +141,14 @@ def _form(
 def _usual_team(user: User, teams: list[Team]) -> str:
     """The team of the user's latest job, else one that it is itself a member of, else the first."""
     slugs = {team.pk: team.slug for team in teams}
-    latest = Job.objects.filter(user=user, team_id__in=slugs).order_by("-submitted_at").values_list("team_id", flat=True)
+    latest = (
+        Job.objects.filter(user=user, team_id__in=slugs).order_by("-submitted_at").values_list("team_id", flat=True)
+    )
     own = Membership.objects.filter(user=user, team_id__in=slugs).order_by("id").values_list("team_id", flat=True)
     return next((slugs[pk] for pk in (*latest[:1], *own[:1])), teams[0].slug)
 
 
-def _preview(request: HttpRequest, payload: dict[str, Any], unread: list[Fault], now: datetime) -> HttpResponse:
+def _preview(request: SignedIn, payload: dict[str, Any], unread: list[Fault], now: datetime) -> HttpResponse:
     outlook, faults = None, by_field(unread)
     try:
         (spec,) = read_payload(payload)

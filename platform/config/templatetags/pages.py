@@ -134,7 +134,7 @@ def duration(value: timedelta | float | None) -> str:
 
 @register.simple_tag
 def moment(value: datetime | None, show: str = "ago") -> SafeString | str:
-    """A moment in the viewer's zone. ``show``: ``ago`` (kept fresh in the browser), ``elapsed``, ``clock``, ``full``."""
+    """A moment in the viewer's zone. ``show``: ``ago``, ``elapsed`` (both kept fresh), ``clock`` or ``full``."""
     if value is None:
         return "–"
     local = timezone.localtime(value)
@@ -246,7 +246,12 @@ def help_sentence(helps: Mapping[str, Any], unit: str = "gpu") -> str:
         field_name = next((name for name in names if name in quota), "limit")
         text = _("a %(what)s of %(needed)s for %(team)s, %(more)s more than now")
         needed = quantity(quota.get(field_name, 0), unit)
-        values = {"what": names[field_name], "needed": needed, "team": quota["team"], "more": format_gpus(quota["by_milli"])}
+        values = {
+            "what": names[field_name],
+            "needed": needed,
+            "team": quota["team"],
+            "more": format_gpus(quota["by_milli"]),
+        }
         parts.append(text % values)
     return ", ".join(parts)
 

@@ -47,6 +47,6 @@ def stale_form(request: HttpRequest, reason: str = "") -> HttpResponse:
 def server_error(request: HttpRequest) -> HttpResponse:
     """Our fault. Rendered with nothing that could fail again: no user, no database."""
     try:
-        return render(None, "errors/500.html", status=500)  # type: ignore[arg-type]
+        return render(None, "errors/500.html", status=500)
     except TemplateDoesNotExist:
         return HttpResponse("Something went wrong on our side.", status=500, content_type="text/plain")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from django.db.models import Count, Q
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_safe
@@ -17,13 +17,13 @@ from scheduling.browsing import STATES
 from scheduling.models import Job, SchedulerLease
 from scheduling.services.lease import leader_seen
 from tenants.models import Membership
-from tenants.pages import operators_page, page, show
+from tenants.pages import SignedIn, operators_page, page, show
 from tenants.policy import sees_everything, top_teams
 
 
 @page
 @require_safe
-def home(request: HttpRequest) -> HttpResponse:
+def home(request: SignedIn) -> HttpResponse:
     """On to the viewer's first team, or to the fleet for who sees everything; a welcome for who has no team yet."""
     own = Membership.objects.filter(user=request.user, team__deleted_at__isnull=True).order_by("id").first()
     if own is not None:
@@ -35,7 +35,7 @@ def home(request: HttpRequest) -> HttpResponse:
 
 @operators_page
 @require_safe
-def fleet(request: HttpRequest) -> HttpResponse:
+def fleet(request: SignedIn) -> HttpResponse:
     """All pools at a glance: how full, how busy, what fails, whether the scheduler lives."""
     now = timezone.now()
     unfinished = Job.objects.filter(STATES["unfinished"]).order_by()

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http import HttpResponse, JsonResponse
 from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_safe
@@ -20,7 +20,7 @@ from scheduling.queue import queue
 from scheduling.selectors import TeamShare, team_shares
 from telemetry.selectors import device_readings
 from tenants.models import Team
-from tenants.pages import page, show
+from tenants.pages import SignedIn, page, show
 from tenants.policy import top_teams, visible, visible_team_ids
 
 SHOWN_IN_QUEUE = 25
@@ -36,7 +36,7 @@ def known_pool(name: str) -> Pool:
 
 @page
 @require_safe
-def pools(request: HttpRequest) -> HttpResponse:
+def pools(request: SignedIn) -> HttpResponse:
     now = timezone.now()
     found = list(Pool.objects.select_related("engine").order_by("name"))
     context = {
@@ -48,7 +48,7 @@ def pools(request: HttpRequest) -> HttpResponse:
 
 @page
 @require_safe
-def pool(request: HttpRequest, name: str) -> HttpResponse:
+def pool(request: SignedIn, name: str) -> HttpResponse:
     now = timezone.now()
     found = known_pool(name)
     (card,) = pool_cards([found], now)
@@ -60,7 +60,12 @@ def pool(request: HttpRequest, name: str) -> HttpResponse:
         "card": card,
         "models": _models(found),
         "queue": [
-            {"place": each.place, "job": each.job, "wanted": each.wanted, "named": seen is None or each.job.team_id in seen}
+            {
+                "place": each.place,
+                "job": each.job,
+                "wanted": each.wanted,
+                "named": seen is None or each.job.team_id in seen,
+            }
             for each in queue(found, now, SHOWN_IN_QUEUE)
         ],
         "shares": _shares(request, team_shares(now, [found.pk])[found.pk], card),
@@ -88,7 +93,7 @@ def _models(found: Pool) -> list[str]:
     return sorted(set(models))
 
 
-def _shares(request: HttpRequest, shares: Mapping[int, TeamShare], card: PoolCard) -> list[dict[str, Any]]:
+def _shares(request: SignedIn, shares: Mapping[int, TeamShare], card: PoolCard) -> list[dict[str, Any]]:
     """The bars of the teams that the viewer may see and that have something here, in the order of the tree."""
     teams = Team.objects.filter(visible(request.user, "pk"), deleted_at__isnull=True).order_by("slug")
     rows = []
@@ -101,7 +106,7 @@ def _shares(request: HttpRequest, shares: Mapping[int, TeamShare], card: PoolCar
 
 @page
 @require_safe
-def pool_map(request: HttpRequest, name: str) -> HttpResponse:
+def pool_map(request: SignedIn, name: str) -> HttpResponse:
     """All that the map draws: nodes, their devices, and the slices of teams that the viewer may see.
 
     ``devices``: [id, model, failed, allocated milli, used milli or null, [[job, team, milli], …]].
@@ -139,7 +144,7 @@ def pool_map(request: HttpRequest, name: str) -> HttpResponse:
 
 @page
 @require_safe
-def device(request: HttpRequest, name: str, device_id: int) -> HttpResponse:
+def device(request: SignedIn, name: str, device_id: int) -> HttpResponse:
     """What one device holds: own slices by name, the others' only as a sum."""
     found = known_pool(name)
     row = (

@@ -6,7 +6,7 @@ import json
 from collections import defaultdict
 from typing import Any
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpResponse
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
@@ -15,7 +15,7 @@ from inventory.selectors import pool_totals
 from quotas.selectors import quotas_in_force
 from scheduling.selectors import team_shares
 from tenants.models import Team
-from tenants.pages import page, show
+from tenants.pages import SignedIn, page, show
 from tenants.policy import top_teams, visible
 
 DEEPEST = 3  # how far rows are moved in
@@ -38,7 +38,7 @@ def tree_rows(teams: list[Team]) -> list[tuple[Team, int]]:
 
 @page
 @require_safe
-def quotas(request: HttpRequest) -> HttpResponse:
+def quotas(request: SignedIn) -> HttpResponse:
     now = timezone.now()
     pools = list(Pool.objects.order_by("name"))
     wanted = request.GET.get("pool", "")

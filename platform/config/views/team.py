@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpResponse
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
@@ -13,7 +13,7 @@ from config.overview import attention, shares_of
 from scheduling.browsing import STATES, rows_of, unfinished_counts
 from scheduling.models import Job
 from tenants.models import Team
-from tenants.pages import page, show, visible_team
+from tenants.pages import SignedIn, page, show, visible_team
 from tenants.policy import may, team_tree
 
 FEW = 8
@@ -21,7 +21,7 @@ FEW = 8
 
 @page
 @require_safe
-def team(request: HttpRequest, slug: str) -> HttpResponse:
+def team(request: SignedIn, slug: str) -> HttpResponse:
     now = timezone.now()
     found = visible_team(request, slug)
     ids = team_tree().below(found.pk)
@@ -33,9 +33,9 @@ def team(request: HttpRequest, slug: str) -> HttpResponse:
         "now": now,
         "shares": shares,
         "counts": unfinished_counts(jobs),
-        "running": rows_of(listed.filter(STATES["running"]).order_by("-submitted_at", "-id")[:FEW], now),
-        "waiting": rows_of(listed.filter(STATES["waiting"]).order_by("submitted_at", "id")[:FEW], now),
-        "recent": rows_of(listed.filter(STATES["finished"]).order_by("-submitted_at", "-id")[:5], now),
+        "running": rows_of(list(listed.filter(STATES["running"]).order_by("-submitted_at", "-id")[:FEW]), now),
+        "waiting": rows_of(list(listed.filter(STATES["waiting"]).order_by("submitted_at", "id")[:FEW]), now),
+        "recent": rows_of(list(listed.filter(STATES["finished"]).order_by("-submitted_at", "-id")[:5]), now),
         "spend": team_spend(found, now),
         "attention": attention(request.user, ids, now),
         "children": Team.objects.filter(parent=found, deleted_at__isnull=True).order_by("slug"),
