@@ -22,7 +22,7 @@ class ApiView(APIView):
     ``rate_headers`` are put there by the throttle.
     """
 
-    http_method_names: ClassVar[list[str]] = ["get", "post", "put", "patch", "delete", "head"]
+    http_method_names = ["get", "post", "put", "patch", "delete", "head"]
     queries: ClassVar[Mapping[str, type[Strict]]] = {}
     rate_headers: Mapping[str, str] = {}
     query: dict[str, Any]

@@ -47,17 +47,18 @@ class JobQuery(JobFilter, PageQuery):
     ordering = serializers.ChoiceField(JOBS.choices, required=False)
 
 
-def filtered(jobs: QuerySet[Job], user: Any, wanted: dict[str, Any]) -> QuerySet[Job]:
-    """The jobs that ``wanted`` (of a JobFilter) leaves. Raises NotThere for a team or pool that is not to be seen."""
+def filtered(jobs: QuerySet[Job], user: Any, wanted: dict[str, Any], path: str = "") -> QuerySet[Job]:
+    """The jobs that ``wanted`` (of a JobFilter) leaves. Raises NotThere for a team or pool that is not to be seen;
+    ``path`` goes before the names of fields in it."""
     where = Q()
     if "state" in wanted:
         where &= Q(state__in=wanted["state"])
     if "team" in wanted:
-        where &= Q(team_id__in=team_tree().below(team_named(user, wanted["team"]).pk))
+        where &= Q(team_id__in=team_tree().below(team_named(user, wanted["team"], f"{path}team").pk))
     if "user" in wanted:
         where &= Q(user__username_key=name_key(wanted["user"]))
     if "pool" in wanted:
-        where &= Q(pool=pool_named(wanted["pool"]))
+        where &= Q(pool=pool_named(wanted["pool"], f"{path}pool"))
     if "name" in wanted:
         where &= Q(name__icontains=wanted["name"])
     if "submitted_after" in wanted:
@@ -194,8 +195,12 @@ class JobRequest(AskedSerializer):
         help_text="instead of pool: first choice first",
     )
     name = serializers.RegexField(NAME_PATTERN, required=False, max_length=200)
-    groups = TaskGroupRequest(
-        many=True, required=False, min_length=1, max_length=32, help_text="instead of the fields of one kind of task"
+    groups = serializers.ListField(
+        child=TaskGroupRequest(),
+        required=False,
+        min_length=1,
+        max_length=32,
+        help_text="instead of the fields of one kind of task",
     )
     environment = TextMap(required=False)
     image = serializers.RegexField(NAME_PATTERN, required=False, max_length=500)

@@ -190,7 +190,7 @@ class CancelJobs(ApiView):
             jobs = Job.objects.filter(visible(request.user)).exclude(state__in=sorted(JOB_ENDED))
             if may_stop is not None:
                 jobs = jobs.filter(team_id__in=may_stop)
-            ids = sorted(filtered(jobs, request.user, asked["filter"]).values_list("pk", flat=True))
+            ids = sorted(filtered(jobs, request.user, asked["filter"], "filter.").values_list("pk", flat=True))
         answer: dict[str, list[int]] = {"cancelled": [], "stopping": [], "ended_before": [], "not_found": not_found}
         with unit_of_work():
             for start in range(0, len(ids), AT_ONCE):

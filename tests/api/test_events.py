@@ -39,7 +39,7 @@ def test_open_54_a_stranger_hears_no_name_of_others(api, world):
     api["bob"].post("/jobs", {**HELLO, "name": "secret-run"})
     settled(world)
     world.now = timezone.now()
-    node = Node.objects.order_by("id").first()
+    node = Node.objects.earliest("id")
     set_node_state(node, "draining", world.now, reason="secret-run broke it", actor_id=world.users["root"].pk)
     set_engine_state(EngineConnection.objects.get(), "lost", world.now, "https://secret-run.internal: refused")
     told = api["mallory"].get("/events?limit=1000")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from django.apps import apps
 from django.conf import settings
@@ -17,13 +19,13 @@ def everything():
     for model in apps.get_models():
         if model._meta.managed and model._meta.label not in LEFT_ALONE:
             found[model._meta.label] = (
-                model.objects.count(),
-                str(model.objects.order_by("pk").values_list("pk").last()),
+                model._default_manager.count(),
+                str(model._default_manager.order_by("pk").values_list("pk").last()),
             )
     return found
 
 
-WRONG_JOBS = {
+WRONG_JOBS: dict[str, tuple[dict[str, Any], str, int, Any]] = {
     "a fraction off the step": ({"gpus": 0.07}, "gpus", 400, ["0.05", "0.1"]),
     "an unknown pool": ({"pool": "nowhere"}, "pool", 404, ["train"]),
     "a pool that is no text": ({"pool": 7}, "pool", 404, ["train"]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import pytest
 from django.test import Client
@@ -18,7 +19,10 @@ from tests.api.client import HELLO, settled
 
 PUBLIC = {"openapi.json", "openapi.yaml", "docs"}
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
-BODIES = (None, {}, HELLO, {"limit": 1}, {"name": "x"}, {"per_gpu_hour": "0"}, {"filter": {"team": "nlp"}})
+BODIES: tuple[Any, ...] = (
+    *(None, {}, HELLO, {"limit": 1}, {"name": "x"}, {"per_gpu_hour": "0"}),
+    {"filter": {"team": "nlp"}},
+)
 
 
 def routes() -> list[str]:

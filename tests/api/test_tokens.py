@@ -155,6 +155,7 @@ def test_the_command_prints_the_token_and_nothing_else(world):
     assert "bob" in err.getvalue()
     token = ApiToken.objects.get(name="night")
     assert token.scopes == ["read"]
+    assert token.expires_at is not None
     assert timedelta(days=2) < token.expires_at - timezone.now() <= timedelta(days=3)
     with pytest.raises(CommandError, match="no user 'nobody'"):
         call_command("issue_token", "nobody", stdout=out)
