@@ -101,7 +101,8 @@ class SimulatedEngine:
     def utilization(self, now: datetime) -> Utilization:
         tasks = []
         devices: dict[tuple[str, int], list[int]] = {}
-        for order in self._running.values():
+        # A copy at once: the sampler asks from a thread of its own while launches and ends go on.
+        for order in list(self._running.values()):
             compute, memory = self._use.get(order.job_id) or self._played(order, now)
             busy = used = 0
             for each in order.slices:
