@@ -14,6 +14,12 @@ from scheduling.models import Allocation, AllocationDevice, Job
 from scheduling.states import JOB_ENDED
 
 
+def used() -> int:
+    """Milli-GPU that live allocations hold."""
+    live = Allocation.objects.filter(released_at__isnull=True)
+    return live.aggregate(sum=Sum("milli"))["sum"] or 0
+
+
 def faults_in_the_books() -> list[str]:
     """Every account that does not add up, in words; empty is good."""
     return [*_devices(), *_nodes(), *_usage(), *_jobs()]

@@ -41,6 +41,13 @@ def at_once(acts: Sequence[Callable[[], Any]]) -> list[Any]:
     return results
 
 
+def raised(results: list[Any], kind: type[Exception]) -> int:
+    """How many raised ``kind``; fails the test where something else was raised."""
+    others = [each for each in results if isinstance(each, Exception) and not isinstance(each, kind)]
+    assert others == []
+    return sum(isinstance(each, kind) for each in results)
+
+
 class Worker:
     """A process of its own on the same test database: ``tests/concurrency/worker.py`` in the role ``role``."""
 
