@@ -158,7 +158,7 @@ class Whole(serializers.IntegerField):
             number = Decimal(data) if re.fullmatch(r"-?[0-9]{1,30}", data) else None
         else:
             number = Decimal(data) if isinstance(data, int | Decimal) and not isinstance(data, bool) else None
-        if number is None or not number.is_finite() or number.adjusted() > 40 or number % 1:
+        if number is None or not number.is_finite() or number.adjusted() > 25 or number != int(number):
             raise serializers.ValidationError("must be a whole number")
         return int(number)
 
