@@ -126,14 +126,6 @@ STATICFILES_DIRS = [ROOT / "static"]
 
 REDIS_URL = os.environ.get("REDIS_URL", "")
 
-if REDIS_URL:
-    # The Pub/Sub layer: measured at about ten times the default layer's messages a second.
-    CHANNEL_LAYERS = {
-        "default": {"BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer", "CONFIG": {"hosts": [REDIS_URL]}}
-    }
-else:
-    CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
-
 CELERY_BROKER_URL = REDIS_URL or "memory://localhost/"
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_ACKS_LATE = True
