@@ -89,6 +89,25 @@ def test_what_one_member_may_hold():
     assert outcome.reason("alice").helps == {"quota": {"team": "a", "per_user_limit": 3000, "by_milli": 1000}}
 
 
+def test_each_member_is_told_what_they_hold():
+    world = one_team(per_user_limit=2).runs("a", 1, user=ALICE).job("alice", "a", 3, user=ALICE)
+    outcome = world.job("bob", "a", 3, user=BOB).decide()
+    assert [outcome.reason(name).numbers["allocated"] for name in ("alice", "bob")] == [1000, 0]
+
+
+def test_no_single_change_helps_where_two_limits_stand_in_the_way():
+    world = World().pool("train").team("p", limit=2).team("p/a", limit=1).job("j", "a", 3)
+    outcome = world.decide()
+    assert outcome.reason("j").numbers["team"] == "a"
+    assert outcome.reason("j").helps is None
+
+
+def test_a_quota_is_no_help_where_there_is_no_room():
+    outcome = one_team(node(gpus=2), limit=0).job("j", "a", 3).decide()
+    assert outcome.waiting == {"j": ["over_limit"]}
+    assert outcome.reason("j").helps is None
+
+
 def test_a_members_limit_at_a_parent_counts_all_its_teams():
     world = World().pool("train").team("p", per_user_limit=2).team("p/a").team("p/b").runs("a", 1)
     assert world.job("j", "b", 2).decide().waiting == {"j": ["over_user_limit"]}
@@ -126,7 +145,7 @@ def test_what_others_have_reserved_is_not_lent_while_idle():
     outcome = world.decide()
     assert len(outcome.started) == 5
     assert outcome.text("b-6") == "3 of 3 free GPUs in train stay reserved for a: this job needs 1"
-    assert world.job("own", "a", 3).decide().started[0] == "own"
+    assert sorted(world.job("own", "a", 3).decide().started) == ["b-1", "b-2", "b-3", "b-4", "b-5", "own"]
 
 
 def test_only_the_unused_part_of_a_reserve_is_kept():
@@ -193,6 +212,14 @@ def test_a_memory_size_that_lands_on_a_small_card_counts_more_than_the_least():
     outcome = world.job("j", "a", None, memory_mib=10_000).decide()
     assert outcome.waiting == {"j": ["over_limit"]}
     assert outcome.reason("j").numbers["requested"] == 500
+
+
+def test_a_memory_size_is_tried_again_when_something_else_has_taken_the_small_card():
+    world = World().pool("train", node("small", gpus=1, memory_mib=20_000), node("large", gpus=1, memory_mib=80_000))
+    world.team("a", limit=0.25).team("b").job("j", "a", None, memory_mib=10_000).job("k", "b")
+    outcome = world.decide()
+    assert outcome.started == ["k", "j"]
+    assert outcome.share("a").allocated == 150
 
 
 def test_the_healthy_device_beside_a_broken_one_is_used():
@@ -443,6 +470,19 @@ def test_what_starts_in_one_pool_is_no_demand_in_another():
     assert set(outcome.where.values()) == {"x", "y"}
     assert outcome.share("a", "y").demand == 0
     assert outcome.share("b", "y").deserved == 4000
+
+
+def test_the_order_in_a_pool_does_not_count_what_has_started_elsewhere():
+    world = World().pool("x", node(gpus=4)).pool("y", node(gpus=6)).team("a").team("b").runs("a", pool="y")
+    world.jobs_of("a", 4, pools=["x", "y"]).job("a-y", "a", pool="y").jobs_of("b", 6, pool="y")
+    in_y = [name for name in world.decide().started if name in ("a-y", "b-1", "b-2", "b-3")]
+    assert in_y == ["b-1", "b-2", "a-y", "b-3"]  # 1 of the 2 that a deserves against 0, 1 and 2 of 4
+
+
+def test_who_comes_by_way_of_another_pool_does_not_go_ahead_in_the_first():
+    world = World().pool("y").pool("x", node(gpus=1)).team("a").team("b").quota("b", "x", guaranteed=1)
+    outcome = world.job("either", "a", pools=["x", "y"]).job("entitled", "b", pool="x").decide()
+    assert outcome.where == {"entitled": "x", "either": "y"}
 
 
 def test_an_unavailable_pool_is_passed_over_and_named():
