@@ -202,3 +202,8 @@ class Outcome:
     def share(self, team, pool=None):
         at = self.world._pool(pool)
         return self.plan.shares[at.id][self.world.teams[team].id]
+
+
+def one_team(*nodes, **quota):
+    """The pool ``train`` with these nodes, and one team ``a``."""
+    return World().pool("train", *nodes).team("a", **quota)
