@@ -108,7 +108,8 @@ class _Recording:
     def _write_started(self) -> None:
         if not self.started:
             return
-        _update_alike(self.started, ("state", "running_at"))
+        # What started and ended in one batch is written once, as ended.
+        _update_alike([each for each in self.started if each.released_at is None], ("state", "running_at"))
         update_rows(
             Task,
             [each.task_id for each in self.started],

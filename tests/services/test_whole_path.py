@@ -40,3 +40,14 @@ def test_what_does_not_fit_waits_and_says_why(world):
     assert waiting.state == Job.State.PENDING
     assert [reason["code"] for reason in waiting.reasons] == ["no_fit"]
     assert not Allocation.objects.filter(job=waiting).exists()
+
+
+def test_a_job_that_is_over_as_soon_as_it_starts_is_recorded_like_any_other(world):
+    job = world.submit(gpus=1, duration="0s")
+    world.settle()
+    job.refresh_from_db()
+    allocation = Allocation.objects.get(job=job)
+    assert job.state == Job.State.SUCCEEDED
+    assert allocation.running_at == allocation.released_at == world.now
+    assert UsageRecord.objects.get(job=job).amount == 0
+    assert not Device.objects.exclude(compute_allocated_milli=0).exists()
