@@ -98,7 +98,7 @@ class SchedulerLoop:
             return 1.0
         try:
             result = self.scheduler.cycle(now)
-            if result.plan is not None:
+            if result.renewed:
                 self._kept_at = now
             elif self._kept_at is None or now - self._kept_at > LEASE_TIME / 4:
                 self.scheduler.keep(now)

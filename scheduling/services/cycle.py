@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -21,14 +22,17 @@ from scheduling.core.decide import decide
 from scheduling.models import Allocation, AllocationDevice, Decision, Job, Task
 from scheduling.services import lease as leases
 from scheduling.services.picture import Picture
+from scheduling.states import JOB_ACTIVE
+
+log = logging.getLogger(__name__)
 
 MOST_FIGURES = 500  # rows whose reasons differ in figures only, refreshed by one cycle
-ANY_STATE = (Job.State.PENDING, Job.State.STARTING, Job.State.RUNNING)
 
 
 @dataclass(frozen=True, slots=True)
 class CycleResult:
-    """What a cycle did. ``started`` counts jobs, ``considered`` the pending ones it looked at."""
+    """What a cycle did. ``started`` counts jobs, ``considered`` the pending ones it looked at. ``renewed``: whether it
+    committed anything, which also renews the lease."""
 
     started: int = 0
     considered: int = 0
@@ -36,6 +40,7 @@ class CycleResult:
     seconds: float = 0.0
     deciding_s: float = 0.0  # of these, in the core
     plan: core.Plan | None = None
+    renewed: bool = False
 
 
 @dataclass
@@ -49,7 +54,6 @@ class Scheduler:
     lease: leases.Lease | None = None
     picture: Picture = field(default_factory=Picture)
     last_plan: core.Plan | None = None
-    _decided: tuple[int, int] = (-1, -1)
     _told: dict[int, tuple[datetime, tuple[core.Reason, ...]]] = field(default_factory=dict)
 
     def lead(self, now: datetime) -> bool:
@@ -78,9 +82,20 @@ class Scheduler:
 
         Raises LostLease, with nothing committed, where another leads. A commit that the database refuses (something
         changed behind the picture) rolls back whole; the picture is read anew for the next cycle, which then decides
-        again though nothing may have happened since.
+        again though nothing may have happened since. So it is after any other fault, wherever it came: a picture that
+        was brought up to date half way, or a commit that may or may not have been one, is not decided over.
         """
         assert self.lease is not None
+        try:
+            return self._cycle(now, force)
+        except leases.LostLease:
+            self.lease = None
+            raise
+        except Exception:
+            self.picture.outdate()
+            raise
+
+    def _cycle(self, now: datetime, force: bool) -> CycleResult:
         begun = time.perf_counter()
         changed = self.picture.refresh(now)
         if not changed and not force:
@@ -91,31 +106,30 @@ class Scheduler:
         plan = decide(snapshot, self.policy)
         deciding = time.perf_counter() - deciding
         try:
-            started, conflicts = self._commit(plan, now, begun)
-        except IntegrityError:
+            committed = self._commit(plan, now, begun)
+        except IntegrityError as error:
+            log.warning("the database refused a plan; the picture is read anew: %s", error)
             self.picture.outdate()
             return CycleResult(conflicts=len(plan.starts), considered=len(snapshot.pending))
-        except leases.LostLease:
-            self.lease = None
-            raise
-        except Exception:
-            # A connection lost in the middle of a commit leaves open whether it was one.
-            self.picture.outdate()
-            raise
+        started, conflicts = committed or (0, 0)
         self.last_plan = plan
         if conflicts:
             self.picture.outdate()
         seconds = time.perf_counter() - begun
-        return CycleResult(started, len(snapshot.pending), conflicts, seconds, deciding, plan)
+        return CycleResult(
+            started, len(snapshot.pending), conflicts, seconds, deciding, plan, renewed=committed is not None
+        )
 
-    def _commit(self, plan: core.Plan, now: datetime, begun: float) -> tuple[int, int]:
+    def _commit(self, plan: core.Plan, now: datetime, begun: float) -> tuple[int, int] | None:
+        """How many starts were kept and how many left out; None where there was nothing to commit."""
         assert self.lease is not None
         reasons = self._reasons_to_tell(plan, now)
         if not plan.starts and not reasons:
-            return 0, 0
+            return None
         with unit_of_work() as journal:
             cycle = leases.renew(self.lease, now, cycle_ms=int((time.perf_counter() - begun) * 1000))
-            good = _still_good(plan.starts)
+            _lock_jobs({*(start.job_id for start in plan.starts), *reasons})
+            good = _still_good(plan.starts, self.picture)
             bound = _bind(good, self.picture, cycle, now, journal)
             changed = {job_id for job_id, found in reasons.items() if self._codes_differ(job_id, found)}
             _tell(reasons, changed, self.picture, now, journal)
@@ -153,18 +167,27 @@ class Scheduler:
         return due
 
 
-def _still_good(starts: Sequence[core.Start]) -> list[core.Start]:
-    """The starts whose jobs still wait and whose nodes and devices are still in service, their rows locked."""
+def _lock_jobs(job_ids: Set[int]) -> None:
+    """All jobs that the commit writes to, in order of id: who cancels several at once takes theirs so too, and the two
+    never wait for each other. (SQLite has one writer.)"""
+    if connection.vendor == "postgresql":
+        list(Job.objects.select_for_update(no_key=True).filter(pk__in=job_ids).order_by("pk").values_list("pk"))
+
+
+def _still_good(starts: Sequence[core.Start], picture: Picture) -> list[core.Start]:
+    """The starts whose jobs still wait, or still run where they are to grow, and whose nodes and devices are still in
+    service, their rows locked."""
     if not starts:
         return []
     job_ids = [start.job_id for start in starts]
-    jobs = {
-        job.pk
-        for job in Job.objects.select_for_update(no_key=True)
-        .filter(pk__in=job_ids, state__in=ANY_STATE, ending="", hold="")
-        .only("pk")
+    rows = (
+        Job.objects.select_for_update(no_key=True)
+        .filter(pk__in=job_ids, state__in=(Job.State.PENDING, *JOB_ACTIVE), ending="", hold="")
         .order_by("pk")
-    }
+        .values_list("pk", "state")
+    )
+    # A job that went back to the queue meanwhile wants its whole gang again, not the rest of it.
+    jobs = {job_id for job_id, state in rows if (state in JOB_ACTIVE) == picture.pending[job_id].growing}
     node_ids = {task.placement.node_id for start in starts for task in start.tasks}
     nodes = set(
         Node.objects.select_for_update(no_key=True)

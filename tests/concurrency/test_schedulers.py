@@ -125,17 +125,27 @@ def test_four_leaders_one_after_another_start_each_job_once(world):
     expect_each_started_once(jobs)
 
 
-def test_even_two_who_believe_to_lead_bind_no_device_twice(world):
-    """The last guard: with the lease taken away, the database refuses the second binding."""
-    submit_payload(world.users["bob"], [{"team": "nlp", "pool": "train", "gpus": 1} for _ in range(8)], world.now)
+@pytest.mark.parametrize("same_jobs", [True, False], ids=["same jobs", "other jobs"])
+def test_even_two_who_believe_to_lead_bind_no_device_twice(world, same_jobs):
+    """With the lease taken away: a job that was started is not started again, and other jobs' claim to the same
+    devices is refused by the database itself."""
+    jobs, others = (
+        submit_payload(world.users["bob"], [{"team": "nlp", "pool": "train", "gpus": 1}] * 8, world.now)[0]
+        for _ in range(2)
+    )
     schedulers = [world.clockwork.scheduler, Scheduler("copy", lease=world.clockwork.scheduler.lease)]
-    for scheduler in schedulers:
+    for scheduler, unseen in zip(schedulers, (others, others if same_jobs else jobs), strict=True):
         scheduler.picture.load(world.now)
+        for job in unseen:
+            del scheduler.picture.pending[job.pk]
     plans = [decide(scheduler.picture.snapshot(world.now)) for scheduler in schedulers]
-    schedulers[0]._commit(plans[0], world.now, 0.0)
-    with pytest.raises(IntegrityError):
-        schedulers[1]._commit(plans[1], world.now, 0.0)
-    expect_each_started_once(list(Job.objects.all()))
+    assert schedulers[0]._commit(plans[0], world.now, 0.0) == (8, 0)
+    if same_jobs:
+        assert schedulers[1]._commit(plans[1], world.now, 0.0) == (0, 8)
+    else:
+        with pytest.raises(IntegrityError):
+            schedulers[1]._commit(plans[1], world.now, 0.0)
+    expect_each_started_once(jobs)
 
 
 def expect_each_started_once(jobs: list[Job]) -> None:
