@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from django.conf import settings
-from django.db import close_old_connections, connection
+from django.db import DatabaseError, close_old_connections, connection
 from django.utils import timezone
 
 from events.services import bell
@@ -24,8 +24,8 @@ from inventory.models import EngineConnection, Pool
 from inventory.services import FoundDevice, FoundNode, set_engine_state, sync_nodes
 from scheduling.engines.base import NodeFound
 from scheduling.engines.registry import NoEngine, make_engine
+from scheduling.services import lease as leases
 from scheduling.services.cycle import Scheduler
-from scheduling.services.lease import LEASE_TIME, LostLease
 from scheduling.services.reconcile import Reconciler
 from telemetry.sampler import Sampler
 
@@ -36,7 +36,9 @@ BREATH_S = 0.02  # between two passes, so that a burst is taken together
 SAMPLE_S = 5.0
 INVENTORY_S = 60.0
 TROUBLE_S = 1.0
+STANDBY_S = 1.0  # between two looks whether the one who leads still does
 PRUNE_S = 3600.0
+ENGINES = "engines"  # the name of their lease
 
 
 def holder_name() -> str:
@@ -95,15 +97,15 @@ class SchedulerLoop:
 
     def step(self, now: datetime) -> float:
         if not self.scheduler.lead(now):
-            return 1.0
+            return STANDBY_S
         try:
             result = self.scheduler.cycle(now)
             if result.renewed:
                 self._kept_at = now
-            elif self._kept_at is None or now - self._kept_at > LEASE_TIME / 4:
+            elif self._kept_at is None or now - self._kept_at > leases.LEASE_TIME / 4:
                 self.scheduler.keep(now)
                 self._kept_at = now
-        except LostLease:
+        except leases.LostLease:
             log.warning("another scheduler leads now")
             self.scheduler.lease = None
         return POLL_S
@@ -114,41 +116,95 @@ class SchedulerLoop:
 
 @dataclass
 class EngineLoop:
-    """Keeps the engines and the database in step, one reconciler a connection."""
+    """Keeps the engines and the database in step, one reconciler a connection; in one process at a time, by a lease of
+    its own, because two would launch the same task twice where they do not stand on the same machine.
 
+    An engine that fails in whatever way is left alone for a moment; the others go on.
+    """
+
+    holder: str = field(default_factory=holder_name)
     reconcilers: dict[int, Reconciler] = field(default_factory=dict)
+    lease: leases.Lease | None = None
     _inventory_at: datetime | None = None
+    _kept_at: datetime | None = None
+    _resting: dict[int, datetime] = field(default_factory=dict)
 
     def step(self, now: datetime) -> float:
+        if not self._leads(now):
+            return STANDBY_S
         if self._inventory_at is None or now - self._inventory_at > timedelta(seconds=INVENTORY_S):
             self._connect(now)
             self._inventory_at = now
         wait = POLL_S
-        for reconciler in list(self.reconcilers.values()):
-            if reconciler.step(now):
+        for key, reconciler in list(self.reconcilers.items()):
+            if key in self._resting and now < self._resting[key]:
+                continue
+            self._resting.pop(key, None)
+            try:
+                changed = reconciler.step(now)
+                moment = reconciler.engine.next_change()
+            except DatabaseError:
+                raise
+            except Exception:
+                log.exception("engine %s: a pass failed and will be tried again", reconciler.connection.name)
+                self._resting[key] = now + timedelta(seconds=TROUBLE_S)
+                continue
+            if changed:
                 wait = 0.0
-            moment = reconciler.engine.next_change()
-            if moment is not None:
+            elif moment is not None:
                 wait = min(wait, max(0.0, (moment - timezone.now()).total_seconds()))
         return wait
 
+    def _leads(self, now: datetime) -> bool:
+        try:
+            if self.lease is None:
+                self.lease = leases.acquire(self.holder, now, name=ENGINES)
+            elif self._kept_at is None or not timedelta(0) <= now - self._kept_at <= leases.LEASE_TIME / 4:
+                leases.renew(self.lease, now, name=ENGINES)
+            else:
+                return True
+        except leases.LostLease:
+            log.warning("another process keeps the engines now")
+            self._let_go()
+        self._kept_at = now
+        return self.lease is not None
+
+    def _let_go(self) -> None:
+        """What runs goes on; who keeps the engines next finds it again."""
+        reconcilers, self.reconcilers = list(self.reconcilers.values()), {}
+        self.lease, self._inventory_at = None, None
+        for reconciler in reconcilers:
+            reconciler.engine.close()
+
     def _connect(self, now: datetime) -> None:
-        """Every enabled connection has a reconciler, and its pools the nodes that its engine sees."""
+        """Every enabled connection has a reconciler, and its pools the nodes that its engine sees; what cannot be
+        reached is known to be lost, so that nothing new is started there."""
         for found in EngineConnection.objects.filter(enabled=True).order_by("pk"):
-            if found.pk not in self.reconcilers:
-                try:
-                    engine = make_engine(
-                        found, local_root=settings.LOCAL_ENGINE_DIR, local_enabled=settings.LOCAL_ENGINE_ENABLED
-                    )
-                except NoEngine as error:
-                    set_engine_state(found, EngineConnection.State.LOST, now, str(error))
-                    continue
-                self.reconcilers[found.pk] = Reconciler(found, engine)
-            nodes = self.reconcilers[found.pk].engine.inventory(now)
-            if nodes is not None:
-                for pool in Pool.objects.filter(engine=found).order_by("pk"):
-                    sync_nodes(pool, [as_found(node) for node in nodes], now)
-            set_engine_state(found, EngineConnection.State.OK, now)
+            try:
+                self._meet(found, now)
+            except DatabaseError:
+                raise
+            except Exception as error:
+                log.log(
+                    logging.INFO if isinstance(error, NoEngine) else logging.ERROR,
+                    "engine %s is out of reach",
+                    found.name,
+                    exc_info=not isinstance(error, NoEngine),
+                )
+                set_engine_state(found, EngineConnection.State.LOST, now, str(error))
+            else:
+                set_engine_state(found, EngineConnection.State.OK, now)
+
+    def _meet(self, found: EngineConnection, now: datetime) -> None:
+        if found.pk not in self.reconcilers:
+            engine = make_engine(
+                found, local_root=settings.LOCAL_ENGINE_DIR, local_enabled=settings.LOCAL_ENGINE_ENABLED
+            )
+            self.reconcilers[found.pk] = Reconciler(found, engine)
+        nodes = self.reconcilers[found.pk].engine.inventory(now)
+        if nodes is not None:
+            for pool in Pool.objects.filter(engine=found).order_by("pk"):
+                sync_nodes(pool, [as_found(node) for node in nodes], now)
 
     def prune(self, now: datetime) -> float:
         """Folders of local tasks that ended long ago are gone; what became of them has long been recorded."""
@@ -159,8 +215,10 @@ class EngineLoop:
         return PRUNE_S
 
     def end(self) -> None:
-        for reconciler in self.reconcilers.values():
-            reconciler.engine.close()
+        if self.lease is not None:
+            lease = self.lease
+            self._let_go()
+            leases.give_up(lease, name=ENGINES)
 
 
 def as_found(node: NodeFound) -> FoundNode:
@@ -173,9 +231,11 @@ def as_found(node: NodeFound) -> FoundNode:
 
 
 def sampler_step(sampler: Sampler, engines: EngineLoop) -> Callable[[datetime], float]:
-    """One sampling of all engines, then a pause."""
+    """One sampling of all engines, where they are kept, then a pause."""
 
     def step(now: datetime) -> float:
+        if engines.lease is None:
+            return STANDBY_S
         sampler.step(now, list(engines.reconcilers.values()))
         return SAMPLE_S
 
@@ -184,8 +244,9 @@ def sampler_step(sampler: Sampler, engines: EngineLoop) -> Callable[[datetime], 
 
 def core_loops(stop: threading.Event, *, holder: str | None = None) -> Sequence[Loop]:
     """The scheduler, the engines and the sampler, ready to be started."""
-    leader = SchedulerLoop(Scheduler(holder or holder_name(), reason_interval=timedelta(seconds=3)))
-    engines = EngineLoop()
+    holder = holder or holder_name()
+    leader = SchedulerLoop(Scheduler(holder, reason_interval=timedelta(seconds=3)))
+    engines = EngineLoop(holder)
     return (
         Loop("engines", engines.step, stop, engines.end),
         Loop("scheduler", leader.step, stop, leader.end),

@@ -12,6 +12,7 @@ from config.processes import SchedulerLoop
 from inventory.models import Node
 from inventory.services import cordon, uncordon
 from quotas.services import set_quota
+from scheduling.core.decide import decide
 from scheduling.engines.base import Report
 from scheduling.models import Allocation, Job, SchedulerLease
 from scheduling.services import cycle as cycles
@@ -50,7 +51,7 @@ def test_a_gang_that_went_back_to_the_queue_meanwhile_is_not_grown(world, monkey
     world.settle()
     assert Allocation.objects.filter(job=job, released_at=None).count() == 4
     uncordon(Node.objects.get(name="n-1"), world.now)
-    scheduler, decide = world.clockwork.scheduler, cycles.decide
+    scheduler = world.clockwork.scheduler
 
     def slow(*args):
         plan = decide(*args)

@@ -15,7 +15,7 @@ from config.overview import attention, pool_cards
 from inventory.models import EngineConnection, Pool
 from scheduling.browsing import STATES
 from scheduling.models import Job, SchedulerLease
-from scheduling.services.lease import leader_seen
+from scheduling.services.lease import NAME, leader_seen
 from tenants.models import Membership
 from tenants.pages import SignedIn, operators_page, page, show
 from tenants.policy import sees_everything, top_teams
@@ -50,7 +50,7 @@ def fleet(request: SignedIn) -> HttpResponse:
         ),
         "spend": spend_of(None, now),
         "attention": attention(request.user, None, now),
-        "lease": SchedulerLease.objects.first(),
+        "lease": SchedulerLease.objects.filter(name=NAME).first(),
         "scheduler_lives": leader_seen(now),
         "engines_lost": EngineConnection.objects.filter(~Q(state="ok"), enabled=True).count(),
         "live": json.dumps(subscriptions),
