@@ -43,8 +43,12 @@ def _refuse_constant(name: str) -> Any:
 def _refuse_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(f"the key {shortened(next(key for key in keys if keys.count(key) > 1))!r} is given twice")
+        # The first to come again, in one walk: a body may hold hundreds of thousands of keys.
+        met: set[str] = set()
+        for key, _ in pairs:
+            if key in met:
+                raise ValueError(f"the key {shortened(key)!r} is given twice")
+            met.add(key)
     return found
 
 

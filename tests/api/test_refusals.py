@@ -88,6 +88,7 @@ BROKEN = {
     "NaN": b'{"team": "nlp", "gpus": NaN}',
     "Infinity": b'{"team": "nlp", "gpus": -Infinity}',
     "a doubled key": b'{"team": "nlp", "team": "ads"}',
+    "a doubled key, the last of very many": b"{" + b",".join(b'"k%d":1' % n for n in [*range(100_000), 99_999]) + b"}",
     "a number of 5,000 digits": b'{"gpus": ' + b"9" * 5000 + b"}",
     "nested beyond reason": b"[" * 100_000 + b"]" * 100_000,
     "nested objects": b'{"a":' * 500 + b"1" + b"}" * 500,
