@@ -103,18 +103,29 @@ def create_pool(
     actor_id: int | None = None,
     **options: Any,
 ) -> Pool:
-    """An empty pool. Invalid for an unknown option or value; Conflict if the name is taken."""
+    """An empty pool. Invalid for an unknown option or value, and for a machine that is in a pool already; Conflict if
+    the name is taken."""
     _checked_slug(name)
     _checked_choice(unit, Pool.Unit.values, "unit")
     _check_options(options)
     pool = Pool(name=name, engine=engine, unit=unit, created_at=require_aware(now), **options)
     try:
         with unit_of_work() as journal:
+            EngineConnection.objects.select_for_update(no_key=True).get(pk=engine.pk)
+            _check_engine_is_free(engine)
             pool.save()
             journal.record("pool.created", now, pool_id=pool.pk, actor_id=actor_id, name=name)
     except IntegrityError:
         raise Conflict(f"There is already a pool '{name}'.", code="name_taken") from None
     return pool
+
+
+def _check_engine_is_free(engine: EngineConnection) -> None:
+    """All of this machine comes into the pool of its engine: in two pools each device would be given away twice."""
+    if engine.kind == EngineConnection.Kind.LOCAL:
+        taken = Pool.objects.filter(engine=engine).order_by("id").first()
+        if taken is not None:
+            raise Invalid.at("engine", f"its machine is in the pool '{taken.name}' already", value=engine.name)
 
 
 def _check_options(options: Mapping[str, Any]) -> None:
@@ -323,44 +334,72 @@ class FoundNode:
 
 
 def sync_nodes(pool: Pool, found: Sequence[FoundNode], now: datetime) -> None:
-    """The pool's nodes are those that its engine sees: new ones are added, changed ones follow, missing are down.
+    """The pool's nodes are those that its engine sees, with their devices: new ones are added, changed ones follow,
+    missing nodes are down and missing devices failed, until they are seen again.
 
-    What an operator cordoned stays cordoned. A node never shrinks below what is bound on it: it follows once that ended.
+    What an operator cordoned (unless it goes down meanwhile), took down or marked failed stays so. A node never shrinks below what is bound on it: it
+    follows once that ended.
     """
     known = {node.name: node for node in Node.objects.filter(pool=pool)}
     new = [node for node in found if node.name not in known]
-    with unit_of_work():
-        add_nodes(pool, [_entry(node) for node in new], now)
-        for seen in found:
-            node = known.get(seen.name)
-            if node is not None:
-                _follow(node, seen, now)
-        for name in sorted(set(known) - {node.name for node in found}):
-            set_node_state(known[name], Node.State.DOWN, now, reason="its engine does not see it")
+    with unit_of_work() as journal:
+        if new:
+            add_nodes(pool, [_entry(node) for node in new], now)
+        # In order of id, like whoever binds and frees on them.
+        seen = {known[node.name].pk: node for node in found if node.name in known}
+        here = {node.pk: node for node in Node.objects.select_for_update(no_key=True).filter(pool=pool).order_by("pk")}
+        changed = [here[pk].name for pk in sorted(seen) if _follow(here[pk], seen[pk], now)]
+        for pk, node in here.items():
+            if pk not in seen and node.name in known:
+                set_node_state(node, Node.State.DOWN, now, reason=UNSEEN)
+        if changed:
+            journal.record("nodes.changed", now, pool_id=pool.pk, names=changed[:100], count=len(changed))
+
+
+UNSEEN = "its engine does not see it"
+NOT_READY = "its engine says that it is not ready"
+NOT_HEALTHY = "reported by its engine"
+
+
+def _model_of(device: FoundDevice) -> AcceleratorModel:
+    model = AcceleratorModel.objects.filter(name=device.model).first()
+    return model or set_accelerator_model(device.model, device.vendor, device.memory_mib)
 
 
 def _entry(node: FoundNode) -> NodeEntry:
-    devices = []
-    for device in node.devices:
-        model = AcceleratorModel.objects.filter(name=device.model).first()
-        model = model or set_accelerator_model(device.model, device.vendor, device.memory_mib)
-        devices.append((model, device.memory_mib, device.uuid))
-    return NodeEntry(node.name, node.cpu_milli, node.host_memory_mib, tuple(devices), node.labels)
+    devices = tuple((_model_of(device), device.memory_mib, device.uuid) for device in node.devices)
+    return NodeEntry(node.name, node.cpu_milli, node.host_memory_mib, devices, node.labels)
 
 
-def _follow(node: Node, seen: FoundNode, now: datetime) -> None:
-    Node.objects.filter(pk=node.pk).update(
-        cpu_milli=max(seen.cpu_milli, node.cpu_allocated_milli),
-        host_memory_mib=max(seen.host_memory_mib, node.host_memory_allocated_mib),
-        labels=dict(seen.labels),
-        last_seen_at=now,
-    )
-    if node.state == Node.State.DOWN and seen.ready:
+def _follow(node: Node, seen: FoundNode, now: datetime) -> bool:
+    """The node, whose row is locked, is as it is seen; returns whether what it offers differs from before."""
+    offered = {
+        "cpu_milli": max(seen.cpu_milli, node.cpu_allocated_milli),
+        "host_memory_mib": max(seen.host_memory_mib, node.host_memory_allocated_mib),
+        "labels": dict(seen.labels),
+    }
+    Node.objects.filter(pk=node.pk).update(**offered, last_seen_at=now)
+    if not seen.ready:
+        set_node_state(node, Node.State.DOWN, now, reason=NOT_READY)
+    elif node.state == Node.State.DOWN and node.state_reason in (UNSEEN, NOT_READY):
         set_node_state(node, Node.State.READY, now)
-    elif not seen.ready:
-        set_node_state(node, Node.State.DOWN, now, reason="its engine says that it is not ready")
-    own = {device.index: device for device in Device.objects.filter(node=node).select_related("node")}
-    for device in seen.devices:
-        if device.index in own:
-            health = Device.Health.OK if device.healthy else Device.Health.FAILED
-            set_device_health(own[device.index], health, now, reason="" if device.healthy else "reported by its engine")
+    return any(getattr(node, name) != value for name, value in offered.items()) | _follow_devices(node, seen, now)
+
+
+def _follow_devices(node: Node, seen: FoundNode, now: datetime) -> bool:
+    own = {device.index: device for device in Device.objects.filter(node=node).select_related("node").order_by("pk")}
+    healthy = {device.index: device.healthy for device in seen.devices}
+    for index, device in own.items():
+        reason = UNSEEN if index not in healthy else "" if healthy[index] else NOT_HEALTHY
+        if reason:
+            if device.health != Device.Health.FAILED:
+                set_device_health(device, Device.Health.FAILED, now, reason=reason)
+        elif device.health == Device.Health.FAILED and device.health_reason in (UNSEEN, NOT_HEALTHY):
+            set_device_health(device, Device.Health.OK, now)
+    new = [
+        Device(node=node, index=device.index, model=_model_of(device), memory_mib=device.memory_mib, uuid=device.uuid)
+        for device in seen.devices
+        if device.index not in own
+    ]
+    Device.objects.bulk_create(new)
+    return bool(new)
