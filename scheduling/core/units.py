@@ -12,7 +12,9 @@ from decimal import Decimal, InvalidOperation
 MILLI_PER_DEVICE = 1000
 DEFAULT_STEP_MILLI = 50
 
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+MAX_DIGITS = 28  # so that no product with a power of ten is rounded by the decimal context
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,9})?")
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|w)")
 _SECONDS = {
     "ms": Decimal("0.001"),
     "s": Decimal(1),
@@ -35,21 +37,33 @@ class QuantityError(ValueError):
 def exact(value: object) -> Decimal:
     """The decimal that a person wrote. A float stands for its shortest text (0.1 is 0.1, not 0.1000000000000000055).
 
-    Raises QuantityError for anything that is not a finite number, booleans included.
+    A text is a number in plain digits: no underscores, no digits of other scripts. Raises QuantityError for anything
+    that is not a finite number of at most ``MAX_DIGITS`` digits, booleans included.
     """
     if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
-        raise QuantityError(f"{value!r} is not a number")
+        raise QuantityError(f"{shown(value)} is not a number")
     if isinstance(value, str) and len(value) > 40:
         raise QuantityError("not a number of at most 40 characters")
     try:
         number = Decimal(str(value).strip())
     except InvalidOperation:
-        raise QuantityError(f"{value!r} is not a number") from None
+        raise QuantityError(f"{shown(value)} is not a number") from None
     if not number.is_finite():
-        raise QuantityError(f"{value!r} is not a finite number")
+        raise QuantityError(f"{shown(value)} is not a finite number")
+    if isinstance(value, str) and not _NUMBER.fullmatch(value.strip()):
+        raise QuantityError(f"{shown(value)} is not a number")
     if number and not -15 < number.adjusted() < 15:
-        raise QuantityError(f"{value!r} is out of range")
+        raise QuantityError(f"{shown(value)} is out of range")
+    if len(number.as_tuple().digits) > MAX_DIGITS:
+        raise QuantityError(f"{shown(value)} has more than {MAX_DIGITS} digits")
     return number
+
+
+def shown(value: object) -> str:
+    """``value`` as who wrote it in JSON would know it again: a number in its digits, a text in quotes."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float | Decimal) else repr(value)
 
 
 def milli_from_gpus(value: object) -> int:
@@ -128,7 +142,7 @@ def seconds_from_duration(value: object) -> Decimal:
     try:
         seconds = exact(value)
     except QuantityError:
-        raise QuantityError(f"{value!r} is not a duration; write 90s, 10m, 2h, 3d or seconds") from None
+        raise QuantityError(f"{shown(value)} is not a duration; write 90s, 10m, 2h, 3d or seconds") from None
     if seconds < 0:
-        raise QuantityError(f"{value!r} is negative; a duration is 0 or more")
+        raise QuantityError(f"{shown(value)} is negative; a duration is 0 or more")
     return seconds

@@ -47,6 +47,12 @@ def test_gpus_become_milli(written, milli):
         (1e300, "out of range"),
         ("1e-400", "out of range"),
         ("9" * 41, "at most 40"),
+        ("1_000", "not a number"),
+        ("٣", "not a number"),
+        ("１", "not a number"),
+        (Decimal("1E+999"), "^1E\\+999 is out of range"),
+        (Decimal("0.5" + "0" * 40 + "1"), "more than 28 digits"),
+        ("0.5" + "0" * 30 + "1", "more than 28 digits"),
     ],
 )
 def test_what_is_no_quantity_is_refused(written, says):
@@ -175,7 +181,9 @@ def test_durations(written, seconds):
     assert units.seconds_from_duration(written) == seconds
 
 
-@pytest.mark.parametrize("written", ["", "soon", "5 s", "s", "5x", "5s!", "1h-5m", "-5s", -1, None, True, "nan"])
+@pytest.mark.parametrize(
+    "written", ["", "soon", "5 s", "s", "5x", "5s!", "٣s", "1_0s", "1h-5m", "-5s", -1, None, True, "nan"]
+)
 def test_what_is_no_duration_is_refused(written):
     with pytest.raises(QuantityError, match="duration"):
         units.seconds_from_duration(written)
