@@ -19,10 +19,14 @@ from tenants.models import SLUG, ApiToken, Membership, Team, User, name_key
 
 TEAM_TREE_LOCK = 0x414C4C02
 TOKEN_PREFIX = "alt_"  # noqa: S105
+# Embeddings, overrides and isolates: with them a name can show as another, and reach into the text around it.
+TURNING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+UNSEEN = frozenset("\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\u2061\u2062\u2063\u2064\ufeff")
 
 
 def checked_name(name: object, field: str = "name", longest: int = 200) -> str:
-    """``name`` stripped and normalised (NFC), 1 to ``longest`` characters without control characters; else Invalid."""
+    """``name`` stripped and normalised (NFC), 1 to ``longest`` characters on one line of which some can be seen and
+    none turns the direction of what stands beside it; else Invalid."""
     if not isinstance(name, str):
         raise Invalid.at(field, f"must be a text of 1 to {longest} characters", value=name)
     text = unicodedata.normalize("NFC", name.strip())
@@ -30,6 +34,10 @@ def checked_name(name: object, field: str = "name", longest: int = 200) -> str:
         raise Invalid.at(field, f"must have 1 to {longest} characters, has {len(text)}", value=name)
     if any(unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") for character in text):
         raise Invalid.at(field, "must not contain control characters", value=name)
+    if any(character in TURNING for character in text):
+        raise Invalid.at(field, "must not contain characters that turn the direction of text", value=repr(name)[:200])
+    if all(character in UNSEEN or character.isspace() for character in text):
+        raise Invalid.at(field, "must have at least one character that can be seen", value=repr(name)[:200])
     return text
 
 

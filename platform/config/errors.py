@@ -15,6 +15,8 @@ from config.rest import TooLarge
 from events.errors import Fault, Refusal, shortened
 
 PROBLEM = "application/problem+json"
+# Where the framework's own title has a gap for what came.
+TITLES = {405: "Method not allowed", 415: "Unsupported media type"}
 
 
 def problem(
@@ -85,7 +87,13 @@ def api_problem(error: exceptions.APIException, context: dict[str, Any]) -> dict
         return problem(400, "invalid", "The request is not valid", detail, faults)
     codes = error.get_codes()
     code = codes if isinstance(codes, str) else "error"
-    return problem(error.status_code, code, str(error.default_detail), str(error.detail))
+    detail = str(error.detail)
+    if isinstance(error, exceptions.UnsupportedMediaType):
+        detail = f"{detail} Send application/json."
+    elif isinstance(error, exceptions.MethodNotAllowed):
+        allowed = getattr(context.get("view"), "allowed_methods", [])
+        detail = f"{detail} Here are {', '.join(allowed)}."
+    return problem(error.status_code, code, TITLES.get(error.status_code, str(error.default_detail)), detail)
 
 
 def not_found(request: Any, exception: Exception) -> JsonResponse:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from drf_spectacular.utils import extend_schema
@@ -24,6 +24,7 @@ from wire.views import ApiView
 
 USUAL = timedelta(hours=1)
 LONGEST = timedelta(days=400)
+EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)  # nothing was measured before; calendars end not far before it
 
 
 class SpanQuery(Strict):
@@ -98,6 +99,8 @@ class JobUtilizationSerializer(serializers.Serializer):
 def _span(view: ApiView) -> tuple[Any, Any]:
     """The span that was asked for. Invalid where it is empty or longer than anything is kept."""
     until = view.query.get("until", view.now)
+    if until < EARLIEST:
+        raise Invalid.at("until", f"must be {moment_text(EARLIEST)} or later", value=moment_text(until))
     since = view.query.get("since", until - USUAL)
     if since >= until:
         raise Invalid.at("since", "must be before until", value=moment_text(since))

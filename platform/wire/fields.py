@@ -18,10 +18,10 @@ from scheduling.core.units import QuantityError, gpus_from_milli, milli_from_gpu
 
 MILLIONTH = Decimal("0.000001")
 MAX_ID = 2**63 - 1
-# Text on one line: no control characters, and not only spaces.
-NAME_PATTERN = (
-    r"^[^\x00-\x1F\x7F-\x9F\u2028\u2029]*[^\s\x00-\x1F\x7F-\x9F\u2028\u2029][^\x00-\x1F\x7F-\x9F\u2028\u2029]*$"
-)
+# Text on one line: no control characters, none that turn the direction of text, and something that can be seen.
+_BARRED = r"\x00-\x1F\x7F-\x9F\u2028-\u202E\u2066-\u2069"
+_UNSEEN = r"\s\u00AD\u200B-\u200F\u2060-\u2064\uFEFF"
+NAME_PATTERN = rf"^[^{_BARRED}]*[^{_BARRED}{_UNSEEN}][^{_BARRED}]*$"
 DECIMAL_TEXT = r"^[0-9]{1,12}(\.[0-9]{1,6})?$"
 
 
@@ -124,7 +124,9 @@ class Name(Text):
 
     def __init__(self, **options: Any):
         super().__init__(**options)
-        self.validators.append(_matching(NAME_PATTERN, "must be one line of text without control characters"))
+        self.validators.append(
+            _matching(NAME_PATTERN, "must be one line of text that can be seen, without control characters")
+        )
 
 
 def _matching(pattern: str, message: str) -> Callable[[str], None]:

@@ -10,6 +10,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from events.errors import Fault, Invalid
@@ -33,6 +34,7 @@ MAX_MEMORY_MIB = 2**31 - 1
 MAX_SECONDS = 10 * 366 * 86400
 MAX_COMMAND_BYTES = 65_536
 MAX_RETRIES = 100
+MAX_UNKNOWN = 20  # told of one job; who sends more has sent something else
 ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
 
 GROUP_FIELDS = (
@@ -315,6 +317,8 @@ def _group(reading: Reading, pools: Sequence[Pool], default_name: str, *, named:
     cpu = reading.take("cpu", scaled(1000, MAX_CPU_MILLI, "cores"))
     if cpu is None:
         cpu = 0 if devices else 1000  # a task without a GPU takes a core, so that it holds something
+    elif not cpu and not devices and not reading.faults:
+        reading.fault("cpu", "is 0 and no GPU is asked for: a task must hold something")
     models = reading.take("model", texts, ())
     _check_known(reading, "model", models, AcceleratorModel.objects.values_list("name", flat=True) if models else ())
     vendors = reading.take("vendor", texts, ())
@@ -392,11 +396,13 @@ def _groups(reading: Reading, pools: Sequence[Pool]) -> tuple[GroupSpec, ...]:
 
 
 def _refuse_unknown(reading: Reading, allowed: Sequence[str]) -> None:
-    for name in reading.payload:
+    known = sorted(allowed)
+    unknown = (name for name in reading.payload if name not in allowed)
+    for name in islice(unknown, MAX_UNKNOWN):
         if name in NOT_YET:
             reading.fault(name, "is not supported yet by this scheduler")
-        elif name not in allowed:
-            reading.fault(str(name)[:80], "is not a field of this request", sorted(allowed))
+        else:
+            reading.fault(str(name)[:80], "is not a field of this request", known)
 
 
 def _priority(value: Any) -> str | int:

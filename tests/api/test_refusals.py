@@ -36,9 +36,14 @@ WRONG_JOBS: dict[str, tuple[dict[str, Any], str, int, Any]] = {
     "ten to the thirtieth": ({"gpus": 10**30}, "gpus", 400, None),
     "a negative number of GPUs": ({"gpus": -1}, "gpus", 400, None),
     "a GPU number that is a flag": ({"gpus": True}, "gpus", 400, None),
+    "digits of another script": ({"gpus": "٣"}, "gpus", 400, None),
+    "a fraction finer than any account": ({"gpus": "0.5" + "0" * 30 + "1"}, "gpus", 400, None),
+    "a task that would hold nothing": ({"gpus": 0, "cpu": 0}, "cpu", 400, None),
     "a name of a megabyte": ({"name": "x" * 2**20}, "name", 400, None),
     "an empty name": ({"name": ""}, "name", 400, None),
     "a name of two lines": ({"name": "a\nb"}, "name", 400, None),
+    "a name that nobody can see": ({"name": "\u200b \u2060"}, "name", 400, None),
+    "a name that turns what stands beside it": ({"name": "a\u202eb"}, "name", 400, None),
     "a name that is a number": ({"name": 5}, "name", 400, None),
     "negative memory": ({"memory_gib": -1}, "memory_gib", 400, None),
     "negative GPU memory": ({"gpus": None, "gpu_memory_mib": -5}, "gpu_memory_mib", 400, None),
@@ -127,6 +132,9 @@ def test_another_kind_of_body_is_415(api):
     ):
         response = client.generic("POST", "/api/v1/jobs", "team=nlp", content_type=kind, headers=headers)
         assert (response.status_code, response["Content-Type"]) == (415, PROBLEM), kind
+        problem = response.json()
+        assert problem["title"] == "Unsupported media type"
+        assert "Send application/json" in problem["detail"]
     good = client.generic("POST", "/api/v1/jobs", "{}", content_type="application/json; charset=utf-8", headers=headers)
     assert good.status_code == 400
 
@@ -162,6 +170,9 @@ def test_other_methods_are_405_with_what_is_allowed(api):
         response = api["bob"].send(method, path)
         assert (response.status_code, response["Content-Type"]) == (405, PROBLEM)
         assert response["Allow"] == allowed
+        problem = response.json()
+        assert problem["title"] == "Method not allowed"
+        assert allowed in problem["detail"]
 
 
 def test_one_form_of_answer_whatever_is_accepted(api):

@@ -77,6 +77,7 @@ def test_a_strangers_job_and_team_are_not_found(world, measured):
         ("since=2026-03-02T09:00:00Z&until=2026-03-02T09:00:00Z", "since"),
         ("since=2020-03-02T09:00:00Z&until=2026-03-02T09:00:00Z", "since"),
         ("until=1e400", "until"),
+        ("until=0001-01-01T00:00:00Z", "until"),
         ("window=5", "window"),
     ],
 )
