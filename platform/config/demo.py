@@ -93,10 +93,20 @@ def make_cast(now: datetime, data_dir: Path) -> Cast:
         for team in teams.values():
             set_quota(team, pool, now, limit=2000, actor_id=users["root"].pk)
         set_rate(Decimal("0.50"), now, pool=pool, actor_id=users["root"].pk)
-    path = credentials_file(data_dir)
-    path.touch(mode=0o600)
-    path.write_text(f"{password}\n")
+        # Before the commit: whatever ends this process, nobody is left with a password that is nowhere.
+        path = credentials_file(data_dir)
+        path.touch(mode=0o600)
+        path.write_text(f"{password}\n")
     return Cast(password, True)
+
+
+def first_start(now: datetime, data_dir: Path, *, empty: bool) -> Cast:
+    """The cast is there and, unless ``empty``, the demo: both or neither, once and for all at the first start."""
+    with unit_of_work():
+        cast = make_cast(now, data_dir)
+        if cast.created and not empty:
+            make_demo(now)
+    return cast
 
 
 def _make_teams(now: datetime, only: set[str] | None = None) -> dict[str, Team]:

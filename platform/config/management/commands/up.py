@@ -90,9 +90,7 @@ class Command(BaseCommand):
         self.stdout.write(f"Preparing {settings.DATA_DIR} …")
         call_command("migrate", verbosity=0, interactive=False)
         now = timezone.now()
-        cast = demo.make_cast(now, settings.DATA_DIR)
-        if not empty and cast.created:
-            demo.make_demo(now)
+        cast = demo.first_start(now, settings.DATA_DIR, empty=empty)
         connection.close()
         return cast
 
