@@ -61,6 +61,18 @@ def _in_band(moment: time, band: tuple[time, time]) -> bool:
     return start <= moment < end if start < end else moment >= start or moment < end
 
 
+def _clock_change(before: datetime, after: datetime, here: zoneinfo.ZoneInfo) -> datetime:
+    """The first second in (before, after] at which clocks there show what they show at ``after``."""
+    offset = after.astimezone(here).utcoffset()
+    while after - before > timedelta(seconds=1):
+        middle = before + timedelta(seconds=(after - before) // timedelta(seconds=2))
+        if middle.astimezone(here).utcoffset() == offset:
+            after = middle
+        else:
+            before = middle
+    return after
+
+
 @lru_cache(maxsize=8)
 def zone(name: str) -> zoneinfo.ZoneInfo:
     return zoneinfo.ZoneInfo(name)
@@ -139,11 +151,20 @@ class RateCard:
                 yield from self._band_edges(price.band, start, end)
 
     def _band_edges(self, band: tuple[time, time], start: datetime, end: datetime) -> Iterator[datetime]:
+        """Where the clock enters or leaves the band; on the days on which clocks are changed, where they are too."""
         here = zone(self.zone_name)
         day = start.astimezone(here).date() - timedelta(days=1)
-        while datetime.combine(day, time(0), tzinfo=here).astimezone(UTC) < end:
-            for edge in band:
-                moment = datetime.combine(day, edge, tzinfo=here).astimezone(UTC)
+        while (midnight := datetime.combine(day, time(0), tzinfo=here).astimezone(UTC)) < end:
+            # As UTC at once: of two moments in one zone that differ only in ``fold`` a set keeps one.
+            moments = {
+                datetime.combine(day, edge, tzinfo=here).replace(fold=fold).astimezone(UTC)
+                for edge in band
+                for fold in (0, 1)
+            }
+            day += timedelta(days=1)
+            following = datetime.combine(day, time(0), tzinfo=here).astimezone(UTC)
+            if midnight.astimezone(here).utcoffset() != following.astimezone(here).utcoffset():
+                moments.add(_clock_change(midnight, following, here))
+            for moment in sorted(moments):
                 if start < moment < end:
                     yield moment
-            day += timedelta(days=1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from decimal import Decimal
 from itertools import pairwise
 
@@ -10,6 +10,7 @@ import pytest
 from django.db.models import Q
 
 from billing.models import Rate, UsageRecord
+from billing.rates import Price, RateCard, amount_of
 from billing.services import close_month, set_rate
 from billing.usage import used
 from inventory.models import AcceleratorModel
@@ -205,3 +206,29 @@ def test_a_job_that_moves_has_one_bill_without_overlapping_seconds(world):
     assert len(spans) == 2
     assert spans[0][1] <= spans[1][0]
     assert sum(amount for *_, amount in spans) == Decimal("2.40") * 4 * Decimal("1.5")
+
+
+@pytest.mark.parametrize(
+    ("band", "day", "inside"),
+    [
+        # Hours of the local night in which the price of the band counts, by hand. 29 March 2026: 2:00 becomes 3:00.
+        (("02:30", "06:00"), datetime(2026, 3, 28, 23, tzinfo=UTC), "3"),
+        (("00:00", "02:30"), datetime(2026, 3, 28, 23, tzinfo=UTC), "2"),
+        # 25 October 2026: 3:00 becomes 2:00, and what is shown in between is shown twice.
+        (("02:30", "06:00"), datetime(2026, 10, 24, 22, tzinfo=UTC), "4"),
+        (("00:00", "02:30"), datetime(2026, 10, 24, 22, tzinfo=UTC), "3"),
+        (("02:15", "02:45"), datetime(2026, 10, 24, 22, tzinfo=UTC), "1"),
+        (("02:15", "02:45"), datetime(2026, 3, 28, 23, tzinfo=UTC), "0"),
+    ],
+)
+def test_a_band_is_what_the_clock_shows_when_clocks_are_changed(band, day, inside):
+    start, end = (time.fromisoformat(each) for each in band)
+    base = Price(1, None, None, None, None, Decimal(0), day - timedelta(days=9))
+    night = Price(2, None, None, None, (start, end), Decimal(1), day - timedelta(days=9))
+    card = RateCard([base, night], "Europe/Berlin")
+    segments = card.segments(1, 1, 1, day, day + timedelta(hours=12))
+    assert [each.end for each in segments[:-1]] == [each.start for each in segments[1:]]
+    cost = sum(amount_of(1000, each.start, each.end, each.per_hour) for each in segments)
+    minute = timedelta(minutes=1)
+    shown = sum(card.at(1, 1, 1, day + step * minute) for step in range(12 * 60)) / 60
+    assert (cost, cost) == (Decimal(inside), shown)
