@@ -33,6 +33,9 @@ class Meter(Protocol):
     def closed(self, allocations: Sequence[Allocation], at: datetime, *, waived: str = "") -> None:
         """No allocation has an open record; what was used until ``at`` is recorded, rate by rate. Again: nothing."""
 
+    def settled_until(self, allocation_ids: Iterable[int]) -> Mapping[int, datetime]:
+        """Up to when what each allocation used is on record for good; those of which nothing is are left out."""
+
     def job_costs(self, job_ids: Iterable[int], now: datetime) -> Mapping[int, Cost]:
         """The cost so far of each job, its open records counted up to ``now``; jobs without usage are left out."""
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 from django.db import connection
-from django.db.models import F, Q
+from django.db.models import F, Max, Q
 
 from billing.exact import ExactSum
 from billing.rates import MICROSECOND, Price, RateCard, amount_of, seconds_between
@@ -125,6 +125,12 @@ class LedgerMeter:
             closing, ["ended_at", "per_hour", "microseconds", "amount", "waived"], batch_size=500
         )
         insert_rows(further)
+
+    def settled_until(self, allocation_ids: Iterable[int]) -> Mapping[int, datetime]:
+        from billing.models import UsageRecord
+
+        closed = UsageRecord.objects.filter(allocation_id__in=list(allocation_ids), ended_at__isnull=False)
+        return dict(closed.order_by().values_list("allocation_id").annotate(last=Max("ended_at")))
 
     def job_costs(self, job_ids: Iterable[int], now: datetime) -> Mapping[int, Cost]:
         return costs(Q(job_id__in=list(job_ids)), "job_id", now)

@@ -32,7 +32,9 @@ def record_reports(reports: Sequence[Report], now: datetime) -> int:
     with unit_of_work() as journal:
         ids = [report.allocation_id for report in reports]
         _lock_jobs(ids)
-        rows = Allocation.objects.select_for_update(of=("self",), no_key=True).filter(pk__in=ids, released_at__isnull=True)
+        rows = Allocation.objects.select_for_update(of=("self",), no_key=True).filter(
+            pk__in=ids, released_at__isnull=True
+        )
         allocations = {row.pk: row for row in rows.select_related("job", "pool").order_by("pk")}
         jobs = {row.job_id: row.job for row in allocations.values()}
         for row in allocations.values():
@@ -69,6 +71,8 @@ class _Recording:
         self.touched: dict[int, None] = {}
 
     def record(self, reports: Sequence[Report]) -> int:
+        late = [report.allocation_id for report in reports if report.kind == "ended" and report.at < self.now]
+        self.settled = ports.meter.settled_until(late) if late else {}
         for report in reports:
             allocation = self.allocations.get(report.allocation_id)
             if allocation is None or allocation.state == Allocation.State.RELEASED:
@@ -99,7 +103,9 @@ class _Recording:
         self.started.append(allocation)
 
     def _end(self, allocation: Allocation, report: Report) -> None:
-        allocation.released_at = self._moment(allocation, report)
+        # A month that was closed meanwhile stays as it was: what was held is what was billed.
+        moment = self._moment(allocation, report)
+        allocation.released_at = max(moment, self.settled.get(allocation.pk, moment))
         allocation.state = Allocation.State.RELEASED
         allocation.exit_code = report.exit_code
         allocation.end_reason = (report.reason or ("exited" if report.exit_code is not None else "ended"))[:40]
@@ -170,8 +176,10 @@ class _Recording:
         job = self.jobs[allocation.job_id]
         if report.exit_code == 0 and job.ending in (Job.Ending.NONE, Job.Ending.SUCCEEDED):
             return Task.State.SUCCEEDED
-        if job.ending in (Job.Ending.CANCELLED, Job.Ending.REQUEUE) or report.reason == "stopped":
-            return Task.State.CANCELLED if job.ending == Job.Ending.CANCELLED else Task.State.PENDING
+        if job.ending == Job.Ending.CANCELLED or (report.reason == "stopped" and job.ending == Job.Ending.FAILED):
+            return Task.State.CANCELLED
+        if job.ending == Job.Ending.REQUEUE:
+            return Task.State.PENDING
         if report.reason == "time_limit" and job.kind == Job.Kind.INTERACTIVE:
             return Task.State.SUCCEEDED
         return Task.State.FAILED
@@ -188,13 +196,16 @@ class _Recording:
             self._finish(job)
 
     def _count_live(self) -> None:
-        """How many allocations of each job live now, and how many of them do not run yet."""
+        """How many allocations of each job live now, how many do not run yet, and when the last one began to."""
         self.live: dict[int, int] = defaultdict(int)
         self.not_running: dict[int, int] = defaultdict(int)
+        self.began: dict[int, datetime] = {}
         rows = Allocation.objects.filter(job_id__in=list(self.touched), released_at__isnull=True).order_by()
         for job_id, running_at in rows.values_list("job_id", "running_at"):
             self.live[job_id] += 1
             self.not_running[job_id] += running_at is None
+            if running_at is not None:
+                self.began[job_id] = max(running_at, self.began.get(job_id, running_at))
 
     def _judge(self, job: Job, ended: Sequence[tuple[Allocation, Report]]) -> None:
         """Decides how the job ends, if what ended ends it; its other tasks are then stopped."""
@@ -235,10 +246,10 @@ class _Recording:
         self._record(job, "job.stopping", state=job.state, ending=ending, reason=reason)
 
     def _note_running(self, job: Job) -> None:
-        if job.state != Job.State.STARTING or not self.started or self.not_running[job.pk]:
+        """The job runs once all that it holds does: its last task started, or one ended that was not told to start."""
+        if job.state != Job.State.STARTING or self.not_running[job.pk] or (job.ending and not self.started):
             return
-        moments = [each.running_at for each in self.started if each.job_id == job.pk and each.running_at is not None]
-        self._move(job, Job.State.RUNNING, started_at=max(moments, default=self.now))
+        self._move(job, Job.State.RUNNING, started_at=self.began[job.pk])
 
     def _finish(self, job: Job) -> None:
         """The last allocation is gone: the job is where its ending says."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from billing.models import UsageRecord
+from billing.services import close_month
 from events.models import Event
 from inventory.models import Device, Node
 from scheduling.engines.base import Report
@@ -201,3 +202,40 @@ def test_losing_a_node_twice_loses_it_once(world):
     first, second = UsageRecord.objects.filter(job=job).order_by("started_at")
     assert first.ended_at is not None
     assert first.ended_at <= second.started_at
+
+
+def test_a_gang_runs_once_the_task_that_was_never_told_to_start_has_ended(world):
+    job = world.submit(gpus=1, tasks=2, name="pair")
+    world.clockwork.scheduler.cycle(world.now)
+    first, second = Allocation.objects.filter(job=job).order_by("pk")
+    began = world.now
+    record_reports([Report(first.pk, "started", began)], began)
+    job.refresh_from_db()
+    assert job.state == Job.State.STARTING
+    record_reports([Report(second.pk, "ended", began, 0)], began + timedelta(seconds=5))
+    job.refresh_from_db()
+    assert (job.state, job.started_at) == (Job.State.RUNNING, began)
+
+
+def test_a_task_that_was_stopped_from_outside_is_as_failed_as_its_job(world):
+    _, ends, allocation = two_jobs(world)
+    record_reports([Report(allocation.pk, "ended", world.now, None, "stopped")], world.now)
+    ends.refresh_from_db()
+    assert (ends.state, ends.tasks.get().state) == (Job.State.FAILED, "failed")
+
+
+@pytest.mark.parametrize("late", [timedelta(seconds=10), timedelta(hours=2)])
+def test_an_end_that_is_told_after_its_month_was_closed_is_billed_as_long_as_it_was_held(world, late):
+    month = datetime(2026, 4, 1, tzinfo=UTC)
+    world.now = month - timedelta(hours=1)
+    job = world.submit(gpus=1)
+    world.settle()
+    allocation = Allocation.objects.get(job=job)
+    assert close_month(month + timedelta(minutes=5)) == 1
+    record_reports([Report(allocation.pk, "ended", month - timedelta(seconds=10), 0)], month + late)
+    allocation.refresh_from_db()
+    assert allocation.released_at is not None
+    used = sum(record.microseconds or 0 for record in UsageRecord.objects.filter(job=job))
+    assert timedelta(microseconds=used) == allocation.released_at - allocation.bound_at
+    job.refresh_from_db()
+    assert job.ended_at == allocation.released_at
