@@ -139,7 +139,8 @@ def team_shares(now: datetime, pool_ids: Collection[int] | None = None) -> dict[
 
 def _team_shares(now: datetime, pool_ids: Sequence[int] | None) -> dict[int, dict[int, TeamShare]]:
     # As in the scheduler's picture: deleted teams stay in the tree while they hold something.
-    rows = Team.objects.filter(Q(deleted_at=None) | Q(allocations__released_at=None)).distinct().order_by("id")
+    holders = Allocation.objects.filter(released_at__isnull=True).values("team_id")
+    rows = Team.objects.filter(Q(deleted_at=None) | Q(pk__in=holders)).order_by("id")
     tree = Tree(core.Team(team_id, slug, parent_id) for team_id, slug, parent_id in _with_ancestors(rows))
     pools = list(
         Pool.objects.order_by("id") if pool_ids is None else Pool.objects.filter(pk__in=pool_ids).order_by("id")

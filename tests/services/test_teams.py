@@ -16,6 +16,7 @@ from quotas.models import Quota
 from quotas.services import move_team, set_quota
 from scheduling import ports
 from scheduling.models import Job
+from scheduling.selectors import team_shares
 from scheduling.services.stop import cancel_jobs
 from scheduling.services.teams import delete_team
 from tenants.models import Team
@@ -120,3 +121,10 @@ def test_moving_a_team_is_refused_where_its_guarantee_does_not_fit(world):
     set_quota(ads, world.pool, world.now, guaranteed=1000)
     move_team(ads, research, world.now)
     assert Team.objects.get(pk=ads.pk).parent_id == research.pk
+
+
+def test_a_deleted_team_that_never_held_anything_has_no_share(world):
+    ids = {team.pk for team in world.teams.values()}
+    assert set(team_shares(world.now)[world.pool.pk]) == ids
+    delete_team(world.teams["vision"], world.now)
+    assert set(team_shares(world.now)[world.pool.pk]) == ids - {world.teams["vision"].pk}
