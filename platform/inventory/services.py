@@ -337,8 +337,8 @@ def sync_nodes(pool: Pool, found: Sequence[FoundNode], now: datetime) -> None:
     """The pool's nodes are those that its engine sees, with their devices: new ones are added, changed ones follow,
     missing nodes are down and missing devices failed, until they are seen again.
 
-    What an operator cordoned (unless it goes down meanwhile), took down or marked failed stays so. A node never shrinks below what is bound on it: it
-    follows once that ended.
+    What an operator cordoned (unless it goes down meanwhile), took down or marked failed stays so. A node never
+    shrinks below what is bound on it: it follows once that ended.
     """
     known = {node.name: node for node in Node.objects.filter(pool=pool)}
     new = [node for node in found if node.name not in known]

@@ -201,7 +201,8 @@ def as_page(found: dict[str, Any]) -> str:
         f"<pre>{html.escape(as_text(found))}</pre><div id=charts></div>"
         f"<script>{plotly}</script>"
         f"<script>for (const c of {figures}) {{ const d = document.createElement('div');"
-        "document.getElementById('charts').append(d); Plotly.newPlot(d, c.data, c.layout, {responsive: true}); }</script>"
+        "document.getElementById('charts').append(d); Plotly.newPlot(d, c.data, c.layout, {responsive: true}); }"
+        "</script>"
     )
 
 
