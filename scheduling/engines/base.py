@@ -6,7 +6,7 @@ An engine may be asked from one thread only; ``now`` is the caller's clock, awar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, Protocol
@@ -145,7 +145,3 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Lets go of handles; what runs goes on."""
-
-
-def orders_by_id(orders: Iterable[Order]) -> dict[int, Order]:
-    return {order.allocation_id: order for order in orders}

@@ -131,8 +131,3 @@ class SimulatedEngine:
 
     def close(self) -> None:
         self._running.clear()
-
-
-def seconds_until(moment: datetime | None, now: datetime, at_most: float) -> float:
-    """How long to wait for ``moment``, within 0 and ``at_most`` seconds."""
-    return at_most if moment is None else min(at_most, max(0.0, (moment - now).total_seconds()))
