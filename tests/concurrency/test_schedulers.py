@@ -120,7 +120,8 @@ def test_four_leaders_one_after_another_start_each_job_once(world):
         now += LEASE_TIME + timedelta(seconds=1)
         assert scheduler.lead(now)
     results = at_once([lambda scheduler=each: scheduler.cycle(now, force=True).started for each in schedulers])
-    assert raised(results, LostLease) == 3
+    # A former leader learns that it is none when it commits; one that looks after the new one's commit has nothing to.
+    assert all(isinstance(result, LostLease) or result == 0 for result in results[:3])
     assert results[3] == 8
     expect_each_started_once(jobs)
 
