@@ -27,10 +27,10 @@ from wire.console import ReadOnly, ReadOnlyRows, ThroughService, do_each
 
 @admin.register(PriorityClass)
 class PriorityClassAdmin(ThroughService):
-    list_display = ("name", "value", "cluster_wide", "max_jobs_per_team", "max_milli_per_team", "roles")
+    list_display = ("name", "value", "cluster_wide", "max_jobs_per_team", "roles")
     list_filter = ("cluster_wide",)
     search_fields = ("name",)
-    form_fields = ("name", "value", "cluster_wide", "roles", "max_jobs_per_team", "max_milli_per_team")
+    form_fields = ("name", "value", "cluster_wide", "roles", "max_jobs_per_team")
     fixed_fields = ("name",)
 
     def service(self, instance: Any, values: dict[str, Any], now: datetime, actor_id: int) -> PriorityClass:

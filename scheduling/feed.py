@@ -25,6 +25,7 @@ FLEET: Mapping[str, tuple[str, ...]] = {
     "pool.created": ("name",),
     "pool.changed": ("changed",),
     "nodes.added": ("names", "count"),
+    "nodes.changed": ("names", "count"),
     "node.state": ("node", "before", "after"),
     "device.health": ("device_id", "before", "after"),
     "engine.state": ("engine", "before", "after"),

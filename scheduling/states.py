@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from scheduling.models import Allocation, Job, Task
+from scheduling.models import Allocation, Job
 
 JOB_MOVES: Mapping[str, frozenset[str]] = {
     Job.State.PENDING: frozenset({Job.State.STARTING, Job.State.CANCELLED}),
@@ -15,16 +15,6 @@ JOB_MOVES: Mapping[str, frozenset[str]] = {
     Job.State.SUCCEEDED: frozenset(),
     Job.State.FAILED: frozenset(),
     Job.State.CANCELLED: frozenset(),
-}
-TASK_MOVES: Mapping[str, frozenset[str]] = {
-    Task.State.PENDING: frozenset({Task.State.STARTING, Task.State.CANCELLED}),
-    Task.State.STARTING: frozenset(
-        {Task.State.RUNNING, Task.State.PENDING, Task.State.SUCCEEDED, Task.State.FAILED, Task.State.CANCELLED}
-    ),
-    Task.State.RUNNING: frozenset({Task.State.PENDING, Task.State.SUCCEEDED, Task.State.FAILED, Task.State.CANCELLED}),
-    Task.State.SUCCEEDED: frozenset({Task.State.PENDING}),
-    Task.State.FAILED: frozenset({Task.State.PENDING}),
-    Task.State.CANCELLED: frozenset(),
 }
 ALLOCATION_MOVES: Mapping[str, frozenset[str]] = {
     Allocation.State.BOUND: frozenset(

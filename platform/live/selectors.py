@@ -23,7 +23,16 @@ from tenants.models import Team
 
 # Events about the fleet, and those about a team that are told as they are; of both nothing but that they happened.
 FLEET_KINDS = frozenset(
-    {"fleet.changed", "nodes.added", "node.state", "device.health", "pool.created", "pool.changed", "engine.state"}
+    {
+        "fleet.changed",
+        "nodes.added",
+        "nodes.changed",
+        "node.state",
+        "device.health",
+        "pool.created",
+        "pool.changed",
+        "engine.state",
+    }
 )
 TEAM_KINDS = ("quota.", "team.", "member.")
 # After any of these somebody may see more or less than before.

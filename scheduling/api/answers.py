@@ -237,8 +237,7 @@ class PriorityClassSerializer(serializers.ModelSerializer):
     """A named priority; its value counts live. ``roles`` empty: open to all that may submit."""
 
     roles = serializers.ListField(child=serializers.CharField())
-    max_gpus_per_team = Quantity(source="max_milli_per_team", allow_null=True)
 
     class Meta:
         model = PriorityClass
-        fields = ("name", "value", "cluster_wide", "roles", "max_jobs_per_team", "max_gpus_per_team")
+        fields = ("name", "value", "cluster_wide", "roles", "max_jobs_per_team")

@@ -73,13 +73,36 @@ class Reconciler:
     def _observe(self, now: datetime) -> int:
         # An engine tells each thing once: what could not be recorded this time is kept for the next.
         self._untold += self.engine.observe(now)
-        changed = record_reports(self._untold, now)
-        reports, self._untold = self._untold, []
-        for report in reports:
+        try:
+            changed = record_reports(self._untold, now)
+            told, self._untold = self._untold, []
+        except Exception:
+            changed, told = self._record_apart(now)
+            if not told:
+                raise
+        for report in told:
             if report.kind == "ended":
                 self.launched.discard(report.allocation_id)
                 self.stopped.discard(report.allocation_id)
         return changed
+
+    def _record_apart(self, now: datetime) -> tuple[int, list[Report]]:
+        """Records allocation by allocation, so that one that cannot be recorded keeps only itself waiting."""
+        changed = 0
+        told: list[Report] = []
+        kept: list[Report] = []
+        by_allocation: dict[int, list[Report]] = defaultdict(list)
+        for report in self._untold:
+            by_allocation[report.allocation_id].append(report)
+        for allocation_id, reports in by_allocation.items():
+            try:
+                changed += record_reports(reports, now)
+                told += reports
+            except Exception:
+                log.exception("the reports of allocation %s cannot be recorded yet", allocation_id)
+                kept += reports
+        self._untold = kept
+        return changed, told
 
     def _look(self) -> tuple[list[int], list[tuple[int, int]], list[int], list[int]]:
         """Ids of live allocations: to launch; to stop, with grace; of these not marked yet; on nodes that are down."""
@@ -142,7 +165,7 @@ class Reconciler:
                 log.warning("allocation %s could not be launched yet: %s", order.allocation_id, error)
                 waiting = True
                 if now - order.bound_at > LAUNCH_PATIENCE:
-                    failed.append(Report(order.allocation_id, "ended", now, None, "failed_to_start", str(error)[:500]))
+                    failed.append(Report(order.allocation_id, "ended", now, None, "lost_at_start", str(error)[:500]))
                 continue
             self.launched.add(order.allocation_id)
         return record_reports(failed, now), waiting

@@ -19,7 +19,7 @@ from scheduling import ports
 from scheduling.engines.base import Report
 from scheduling.models import Allocation, AllocationDevice, Job, Task
 from scheduling.services.cycle import change_accounts
-from scheduling.states import JOB_MOVES, check_move
+from scheduling.states import ALLOCATION_MOVES, JOB_MOVES, check_move
 
 # Ends that are the platform's doing, not the job's: it goes back to the queue and no retry is used up.
 PLATFORM_ENDS = frozenset({"node_lost", "lost_at_start"})
@@ -99,6 +99,7 @@ class _Recording:
             return
         allocation.running_at = self._moment(allocation, report)
         if allocation.state == Allocation.State.BOUND:
+            check_move(ALLOCATION_MOVES, allocation.state, Allocation.State.RUNNING)
             allocation.state = Allocation.State.RUNNING
         self.started.append(allocation)
 
@@ -106,6 +107,7 @@ class _Recording:
         # A month that was closed meanwhile stays as it was: what was held is what was billed.
         moment = self._moment(allocation, report)
         allocation.released_at = max(moment, self.settled.get(allocation.pk, moment))
+        check_move(ALLOCATION_MOVES, allocation.state, Allocation.State.RELEASED)
         allocation.state = Allocation.State.RELEASED
         allocation.exit_code = report.exit_code
         allocation.end_reason = (report.reason or ("exited" if report.exit_code is not None else "ended"))[:40]

@@ -50,8 +50,12 @@ class Items(list[Any]):
         self.lines: list[int] = []
 
 
+MAX_VALUES = 200_000
+
+
 class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: dict[str, Any] = {}
+    built = 0
 
 
 _Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"true|True|TRUE|false|False|FALSE"), list("tTfF"))
@@ -97,6 +101,12 @@ def read_yaml(path: Path) -> Section:
 
 def _built(loader: _Loader, node: yaml.Node) -> Any:
     line = node.start_mark.line + 1
+    loader.built += 1
+    if loader.built > MAX_VALUES:
+        # Ten short lines of aliases of aliases can stand for more than any memory holds.
+        raise ScenarioError(
+            f"holds more than {MAX_VALUES} values, an alias counting as all that it stands for", line=line
+        )
     if isinstance(node, yaml.MappingNode):
         return _section(loader, node, line)
     if isinstance(node, yaml.SequenceNode):
