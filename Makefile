@@ -35,8 +35,10 @@ test: $(DEV_READY) ## the everyday suite, on SQLite (ARGS, MARKS, JOBS)
 	@test -n "$$ALLOTMENT_TRACES" || echo "ALLOTMENT_TRACES names no folder: tests that read public traces will be skipped"
 	@$(PYTEST) $(IN_PARALLEL) -m "$(MARKS)" $(ARGS)
 
+# What touches no database is the same on any.
+NO_DATABASE := $(addprefix --ignore=tests/,core workload engines)
 test-postgres: $(DEV_READY) ## the suite on PostgreSQL and Redis (those of DATABASE_URL and REDIS_URL, or its own)
-	@.ci/with-services $(PYTEST) $(IN_PARALLEL) -m "not browser and (postgres or not slow)" $(ARGS)
+	@.ci/with-services $(PYTEST) $(IN_PARALLEL) -m "not browser and (postgres or not slow)" $(NO_DATABASE) $(ARGS)
 
 test-browser: export CHROMIUM := $(CHROMIUM)
 test-browser: $(DEV_READY) ## the suite in a real browser (CHROMIUM says where it is)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import zoneinfo
 from collections.abc import Callable
 
-from django.http import HttpRequest, HttpResponse
+from django.core.exceptions import BadRequest
+from django.http import Http404, HttpRequest, HttpResponse
 from django.utils import timezone
 
 from config.views.errors import refusal_page
@@ -30,6 +31,23 @@ class ViewerTimezone:
             timezone.activate(zoneinfo.ZoneInfo(name) if name else zoneinfo.ZoneInfo("UTC"))
         except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
             timezone.activate(zoneinfo.ZoneInfo("UTC"))
+        return self.get_response(request)
+
+
+class StorableText:
+    """A NUL has no place in anything that is kept (PostgreSQL refuses it, late and rudely): an address with one is not
+    there, a query or form with one is a bad request. REST says so by itself, with the field."""
+
+    def __init__(self, get_response: Answer):
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        if "\0" in request.path_info:
+            raise Http404
+        if not request.path_info.startswith("/api/"):
+            given = (text for values in (request.GET, request.POST) for _, each in values.lists() for text in each)
+            if any(isinstance(text, str) and "\0" in text for text in given):
+                raise BadRequest("A text must not contain the character NUL.")
         return self.get_response(request)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 
@@ -57,9 +58,8 @@ def test_every_job_is_played_billed_and_reported(trace):
     assert found["waits"]["all"]["max_s"] == 0
     # 1 h of a GPU, 2 h of half a one, 10 min of a third.
     assert found["totals"]["gpu_hours"] == pytest.approx(1 + 1 + 1 / 6, abs=0.001)
-    assert sum(record.amount for record in UsageRecord.objects.all()).quantize(Decimal("0.01")) == Decimal(
-        found["totals"]["cost"]
-    )
+    billed = sum((record.amount or Decimal(0) for record in UsageRecord.objects.all()), Decimal(0))
+    assert billed.quantize(Decimal("0.01")) == Decimal(found["totals"]["cost"])
     assert max(each["allocated_gpus"] for each in found["over_time"]) == 2.5
     assert found["decisions_per_second"] > 0
     assert not Device.objects.exclude(compute_allocated_milli=0).exists()
@@ -73,7 +73,8 @@ def test_jobs_run_where_and_as_long_as_the_trace_says(trace):
     replay(trace)
     third = Allocation.objects.get(job__name="pod-3")
     assert third.node.name == "node-2"
-    assert (third.released_at - third.running_at).total_seconds() == 600
+    assert third.running_at is not None
+    assert third.released_at == third.running_at + timedelta(minutes=10)
     assert third.job.state == Job.State.FAILED
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from scheduling.services.reports import record_reports
 from scheduling.services.stop import cancel_jobs
 from scheduling.states import ALLOCATION_MOVES, JOB_ENDED, JOB_MOVES, IllegalMove, check_move
 
-TABLES = {"job": (JOB_MOVES, Job.State), "allocation": (ALLOCATION_MOVES, Allocation.State)}
+TABLES: dict[str, tuple[Any, Any]] = {"job": (JOB_MOVES, Job.State), "allocation": (ALLOCATION_MOVES, Allocation.State)}
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -9,6 +9,8 @@ import pytest
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver, reverse
 
+from scheduling.models import Job
+
 OTHERS = ("admin", "healthz", "api/")
 OPEN_TO_NOBODY = {"sign-in", "sign-out"}
 # Pages about a team's own things, and about what everyone who is signed in may see.
@@ -123,3 +125,12 @@ def test_home_leads_to_where_one_belongs(user: str, world: Any, sign_in: Any) ->
 )
 def test_impossible_numbers_and_names_are_not_there(where: str, world: Any, sign_in: Any) -> None:
     assert sign_in("bob").get(where).status_code == 404
+
+
+@pytest.mark.parametrize("where", ["/jobs/?name=%00", "/jobs/?state=a%00b", "/jobs/new/?clone=%00"])
+def test_a_nul_in_a_query_or_a_form_is_a_bad_request(where: str, world: Any, sign_in: Any) -> None:
+    client = sign_in("bob")
+    assert client.get(where).status_code == 400
+    before = Job.objects.count()
+    assert client.post("/jobs/new/", {"name": "a\0b", "team": "nlp", "pool": "train", "gpus": "1"}).status_code == 400
+    assert Job.objects.count() == before

@@ -55,6 +55,7 @@ MIDDLEWARE = [
     "config.middleware.ViewerTimezone",
     "config.middleware.ContentSecurityPolicy",
     "config.middleware.RefusalPages",
+    "config.middleware.StorableText",
 ]
 
 ROOT_URLCONF = "config.urls"
