@@ -131,8 +131,17 @@ def test_it_needs_no_database_at_all(files, tmp_path):
 def test_a_speed_that_is_none_is_refused(files, speed):
     from django.core.management.base import CommandError
 
-    with pytest.raises(CommandError, match="--speed"):
+    with pytest.raises(CommandError, match="--speed: must be a number above 0"):
         simulate(files["good"], f"--speed={speed}")
+
+
+def test_from_a_shell_a_speed_that_is_none_ends_with_2_and_no_traceback(files, capsys):
+    from django.core.management import execute_from_command_line
+
+    with pytest.raises(SystemExit) as ended:
+        execute_from_command_line(["manage.py", "simulate", str(files["good"]), "--speed=0"])
+    assert ended.value.code == 2
+    assert "--speed: must be a number above 0, is 0" in capsys.readouterr().err
 
 
 def test_speed_makes_it_take_its_time(files):

@@ -31,6 +31,16 @@ FAULTS = [
     ("", 1, "", "must be a mapping"),
     ("- a\n", 1, "", "must be a mapping"),
     ("title: [\n", 2, "", "is not YAML"),
+    (
+        "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1]\n"
+        + "".join(
+            f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
+        )
+        + "title: *i\n",
+        1,
+        "",
+        "more than 200000 values",
+    ),
     ("title: t\ntitle: u\n", 2, "title", "given twice, first on line 1"),
     ("pools: []\n", 1, "title", "is required"),
     ("title: t\n", 1, "pools", "needs at least one pool"),

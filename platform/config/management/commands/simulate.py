@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import time
+from argparse import ArgumentTypeError
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import BaseCommand, CommandParser
 
 from billing.services import set_rate
 from scheduling.simulation.database import throw_away_database
@@ -56,7 +57,7 @@ def _positive(text: str) -> float:
     except ValueError:
         speed = 0.0
     if not 0 < speed < float("inf"):
-        raise CommandError(f"--speed must be a number above 0, is {text}", returncode=EXIT_INVALID)
+        raise ArgumentTypeError(f"must be a number above 0, is {text}")
     return speed
 
 
