@@ -115,6 +115,12 @@ def test_bob_sees_what_mallory_may_not(world: Any, sign_in: Any) -> None:
         assert answer.status_code == 200, name
 
 
+def test_the_team_above_is_named_to_who_may_see_it_only(world: Any, sign_in: Any) -> None:
+    where = reverse("team", args=["nlp"])
+    assert "Research" in sign_in("root").get(where).content.decode()
+    assert "Research" not in sign_in("bob").get(where).content.decode()
+
+
 @pytest.mark.parametrize("user", ["root", "alice"])
 def test_home_leads_to_where_one_belongs(user: str, world: Any, sign_in: Any) -> None:
     assert sign_in(user).get("/").url == {"root": "/fleet/", "alice": "/teams/nlp/"}[user]

@@ -30,6 +30,7 @@ def team(request: SignedIn, slug: str) -> HttpResponse:
     shares = shares_of(found, now)
     context = {
         "team": found,
+        "above": found.parent if found.parent_id and may(request.user, "team.see", found.parent_id) else None,
         "now": now,
         "shares": shares,
         "counts": unfinished_counts(jobs),
