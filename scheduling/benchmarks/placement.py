@@ -50,10 +50,11 @@ def run(
     published_dir = published_dir or _published_dir(csv_dir)
     orders = orders or published_dir / "pod_orders" / f"{workload}.npz"
     arrivals, source = _arrivals(orders, seeds, pods, nodes)
-    typical = experiment.typical_of(pods)
+    typical, demand = experiment.typical_of(pods), experiment.demand_of(pods)
 
     def empty_fleet(seed: int) -> Fleet:
-        return experiment.build_fleet(nodes, arrivals[seed].node_ranks, score=score, typical=typical, copies=copies)
+        ranks = arrivals[seed].node_ranks
+        return experiment.build_fleet(nodes, ranks, score=score, typical=typical, demand=demand, copies=copies)
 
     outcomes, rates, cpu_rates, builds = {}, {}, [], []
     cold_seconds = _first_decision_seconds(nodes, pods, score, typical)
