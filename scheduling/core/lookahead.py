@@ -40,6 +40,7 @@ LOAD_WEIGHT = 0.3
 QUANTUM_MILLI = 20.0
 MOST_SCARCE = 62  # shapes of several devices that are looked after: one bit each of a signed 64-bit mask
 SHARE_UNITS = 1_000_000  # counts that stand for the shares of typical shapes where nothing else is known
+LARGEST = 2**31 - 1  # stands for more than any node has
 MIN_SEEN = 500  # requests; learned from fewer, look-ahead can do worse than the gradient
 
 Demand = Sequence[tuple[Request, int]]  # requests, each with how often it was seen
@@ -49,8 +50,7 @@ class LookaheadTables(NamedTuple):
     """C device classes, U shapes in the streams, T scarce shapes; ``NO_NEED`` where a class cannot serve a shape."""
 
     ahead: np.ndarray  # int64[U, 3 + C]: CPU, host memory, devices, compute that a device of each class must give
-    stream: np.ndarray  # int64[STREAMS, STREAM_LENGTH]: rows of ``ahead``
-    least: np.ndarray  # int64[STREAMS, STREAM_LENGTH, 2]: least CPU and compute asked from there to the stream's end
+    stream: np.ndarray  # int32[STREAMS, STREAM_LENGTH, 7]: see ``lookahead_kernels.A_SHAPE``
     scarce: np.ndarray  # int64[T, 3 + C]: as ``ahead``
     weights: np.ndarray  # float64[T]: w_t
     rates: np.ndarray  # float64[T]: arrivals at least as demanding as t for every milli-GPU that is given away
@@ -114,7 +114,6 @@ def lookahead_tables(
     rows = [_row(request, classes, step_milli) for request, _ in shapes]
     ahead = np.array(rows, dtype=np.int64).reshape(len(rows), 3 + len(classes))
     counts = np.array([count for _, count in shapes], dtype=np.int64)
-    stream = _draw(counts)
     scarce = scarce_shapes(demand, classes, step_milli)
     scarce_rows = [_row(each.request, classes, step_milli) for each in scarce]
     table = np.array(scarce_rows, dtype=np.int64).reshape(len(scarce_rows), 3 + len(classes))
@@ -122,8 +121,7 @@ def lookahead_tables(
     capacity = MILLI_PER_DEVICE * hosts.sum(axis=0)
     return LookaheadTables(
         ahead=ahead,
-        stream=stream,
-        least=_least(ahead, stream),
+        stream=_streams(ahead, _draw(counts)),
         scarce=table,
         weights=_weights(scarce, table, shapes, hosts, host_rooms),
         rates=_rates(scarce, known, counts, ahead),
@@ -199,14 +197,14 @@ def uniform_64(count: int) -> np.ndarray:
     return state ^ (state >> np.uint64(31))
 
 
-def _least(ahead: np.ndarray, stream: np.ndarray) -> np.ndarray:
-    least = np.zeros((*stream.shape, 2), dtype=np.int64)
+def _streams(ahead: np.ndarray, drawn: np.ndarray) -> np.ndarray:
+    """The drawn shapes with all that is asked of each side by side, small enough to stay close to the processor."""
     if len(ahead) == 0:
-        return least
-    needs = np.where(ahead[:, 3:] > 0, ahead[:, 3:], MILLI_PER_DEVICE + 1).min(axis=1, initial=MILLI_PER_DEVICE + 1)
-    for kind, asked in enumerate((ahead[:, 0], needs)):
-        least[:, :, kind] = np.minimum.accumulate(asked[stream][:, ::-1], axis=1)[:, ::-1]
-    return least
+        return np.full((*drawn.shape, 7), LARGEST, dtype=np.int32)
+    needs = np.where(ahead[:, 3:] > 0, ahead[:, 3:], LARGEST).min(axis=1, initial=LARGEST)
+    asked = np.column_stack([ahead[:, :3], np.arange(len(ahead)), needs])
+    rest = np.minimum.accumulate(asked[drawn][:, ::-1, [0, 4]], axis=1)[:, ::-1]
+    return np.minimum(np.concatenate([asked[drawn], rest], axis=2), LARGEST).astype(np.int32)
 
 
 def _weights(

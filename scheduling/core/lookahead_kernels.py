@@ -57,6 +57,9 @@ MEMO_ENTRIES = 1 << 18
 RESERVED, FREE, ENDED = range(3)
 # Tables.ahead and Tables.scarce: the columns from A_NEED on are the compute that each device class must give
 A_CPU, A_HOST, A_DEVICES, A_NEED = range(4)
+# Tables.stream: A_CPU to A_DEVICES of each request, then its row of ``ahead``, the least compute that it takes of a
+# device of any class, and the least CPU and least compute that it or any later one of the stream asks for
+A_SHAPE, A_LEAST_NEED, A_REST_CPU, A_REST_NEED = range(3, 7)
 # Tables.work: free compute and class of a node's devices, sorted, as they are and as a stream leaves them
 FREE_NOW, CLASS_NOW, FREE_THEN, CLASS_THEN, WORK_ROWS = range(5)
 
@@ -89,8 +92,7 @@ class Tables(NamedTuple):
     by: np.ndarray  # int64[S]: the reservations that the slot's tree is by
     exempt: np.ndarray  # int64[S]: the shapes that the slot's own is at least as demanding as
     ahead: np.ndarray  # int64[U, A_NEED + C]
-    stream: np.ndarray  # int64[R, J]
-    least: np.ndarray  # int64[R, J, 2]
+    stream: np.ndarray  # int32[R, J, 7]
     scarce: np.ndarray  # int64[T, A_NEED + C]
     weights: np.ndarray  # float64[T]
     rates: np.ndarray  # float64[T]
@@ -106,7 +108,7 @@ class Tables(NamedTuple):
 @part
 def _lay_out(t, node):
     """Put the devices of the node that have anything free into ``work``, fullest first; how many there are."""
-    work, devices = t.work, t.devices
+    rooms, kinds, devices = t.work[FREE_NOW], t.work[CLASS_NOW], t.devices
     found = 0
     first = t.nodes[node, N_FIRST]
     for row in range(first, first + t.nodes[node, N_COUNT]):
@@ -114,75 +116,78 @@ def _lay_out(t, node):
         if room == 0:
             continue
         i = found
-        while i > 0 and (work[FREE_NOW, i - 1] > room or (work[FREE_NOW, i - 1] == room and work[CLASS_NOW, i - 1] > kind)):
-            work[FREE_NOW, i], work[CLASS_NOW, i] = work[FREE_NOW, i - 1], work[CLASS_NOW, i - 1]
+        while i > 0 and (rooms[i - 1] > room or (rooms[i - 1] == room and kinds[i - 1] > kind)):
+            rooms[i], kinds[i] = rooms[i - 1], kinds[i - 1]
             i -= 1
-        work[FREE_NOW, i], work[CLASS_NOW, i] = room, kind
+        rooms[i], kinds[i] = room, kind
         found += 1
     return found
 
 
 @part
-def _sink(work, i, begin, room):
-    """The device at ``i`` has ``room`` left: move it to where it belongs among the fuller ones from ``begin`` on."""
-    kind = work[CLASS_THEN, i]
-    while i > begin and work[FREE_THEN, i - 1] > room:
-        work[FREE_THEN, i], work[CLASS_THEN, i] = work[FREE_THEN, i - 1], work[CLASS_THEN, i - 1]
+def _take(t, rooms, kinds, shape, i, begin):
+    """Take what the shape asks of the device at ``i``, and move that to where it belongs now among the fuller ones
+    from ``begin`` on; what is taken, 0 if it does not give it."""
+    kind, room = kinds[i], rooms[i]
+    need = t.ahead[shape, A_NEED + kind]
+    if need <= 0 or room < need:
+        return 0
+    gone = room if t.facts[EXCLUSIVE] else need
+    room -= gone
+    while i > begin and rooms[i - 1] > room:
+        rooms[i], kinds[i] = rooms[i - 1], kinds[i - 1]
         i -= 1
-    work[FREE_THEN, i], work[CLASS_THEN, i] = room, kind
+    rooms[i], kinds[i] = room, kind
+    return gone
 
 
 @part
-def _serve(t, shape, begin, found):
-    """Take what the shape asks from the fullest devices of ``work`` that give it; what is taken, 0 if too few do."""
-    work, ahead, wanted = t.work, t.ahead, t.ahead[shape, A_DEVICES]
-    giving = 0
-    i = begin
-    while i < found and giving < wanted:
-        need = ahead[shape, A_NEED + work[CLASS_THEN, i]]
-        if need > 0 and work[FREE_THEN, i] >= need:
-            giving += 1
-        i += 1
-    if giving < wanted:
-        return 0
+def _serve(t, rooms, kinds, shape, wanted, begin, found):
+    """Take what the shape asks from the fullest devices that give it; what is taken, 0 if too few do."""
+    if wanted > 1:
+        giving = 0
+        for i in range(begin, found):
+            need = t.ahead[shape, A_NEED + kinds[i]]
+            giving += need > 0 and rooms[i] >= need
+        if giving < wanted:
+            return 0
     taken = 0
-    i = begin
-    while giving > 0:
-        need = ahead[shape, A_NEED + work[CLASS_THEN, i]]
-        if need > 0 and work[FREE_THEN, i] >= need:
-            gone = work[FREE_THEN, i] if t.facts[EXCLUSIVE] else need
-            _sink(work, i, begin, work[FREE_THEN, i] - gone)  # those it passes are fuller: they have been looked at
+    for i in range(begin, found):
+        gone = _take(t, rooms, kinds, shape, i, begin)  # what that moves up to i has been looked at
+        if gone:
             taken += gone
-            giving -= 1
-        i += 1
+            wanted -= 1
+            if wanted == 0:
+                break
     return taken
 
 
 @part
 def _left_idle(t, node, cpu, host):
     """L of the node with ``cpu`` and ``host`` free: the mean idle milli-GPU after each stream was offered to it."""
-    work = t.work
+    stream, rooms, kinds = t.stream, t.work[FREE_THEN], t.work[CLASS_THEN]
     found = _lay_out(t, node)
     idle = 0
     for i in range(found):
-        idle += work[FREE_NOW, i]
+        idle += t.work[FREE_NOW, i]
     total = 0
     for r in range(STREAMS):
         for i in range(found):
-            work[FREE_THEN, i], work[CLASS_THEN, i] = work[FREE_NOW, i], work[CLASS_NOW, i]
+            rooms[i], kinds[i] = t.work[FREE_NOW, i], t.work[CLASS_NOW, i]
         left, cpu_left, host_left, begin = idle, cpu, host, 0
         for j in range(STREAM_LENGTH):
-            if begin == found or t.least[r, j, 0] > cpu_left or t.least[r, j, 1] > work[FREE_THEN, found - 1]:
+            if begin == found or stream[r, j, A_REST_CPU] > cpu_left or stream[r, j, A_REST_NEED] > rooms[found - 1]:
                 break
-            shape = t.stream[r, j]
-            if t.ahead[shape, A_CPU] > cpu_left or t.ahead[shape, A_HOST] > host_left:
+            if stream[r, j, A_LEAST_NEED] > rooms[found - 1] or stream[r, j, A_CPU] > cpu_left:
                 continue
-            taken = _serve(t, shape, begin, found)
+            if stream[r, j, A_HOST] > host_left or stream[r, j, A_DEVICES] > found - begin:
+                continue
+            taken = _serve(t, rooms, kinds, stream[r, j, A_SHAPE], stream[r, j, A_DEVICES], begin, found)
             if taken:
                 left -= taken
-                cpu_left -= t.ahead[shape, A_CPU]
-                host_left -= t.ahead[shape, A_HOST]
-                while begin < found and work[FREE_THEN, begin] == 0:
+                cpu_left -= stream[r, j, A_CPU]
+                host_left -= stream[r, j, A_HOST]
+                while begin < found and rooms[begin] == 0:
                     begin += 1
         total += left
     return total / STREAMS
