@@ -240,6 +240,16 @@ class Fleet:
             begin += len(slots)
         return result
 
+    def tables_for(self, requests: Sequence[Request]) -> tuple[Any, np.ndarray]:
+        """The tables that kernels work on, and the slot of each request: for rules that are only compared with.
+
+        Raises ValueError where the requests have more shapes than there are slots at once.
+        """
+        slots = self._slots_of_run(requests, 0)
+        if len(slots) < len(requests):
+            raise ValueError(f"more than {self._most_slots} shapes at once")
+        return self._tables, slots
+
     def warm(self, requests: Iterable[Request]) -> None:
         """Score every node for these shapes now, so that the first placement of each does not have to."""
         for request in requests:

@@ -217,13 +217,13 @@ def _known_idle(t, node, key, cpu, host):
 
 
 @part
-def _hosted(t, node, cpu, host):
-    """Mask of the scarce shapes that the devices of the node can host with ``cpu`` and ``host`` free."""
+def _hosted(t, node, cpu, host, among):
+    """Mask of the scarce shapes of ``among`` that the node's devices can host with ``cpu`` and ``host`` free."""
     devices, scarce = t.devices, t.scarce
     first = t.nodes[node, N_FIRST]
     mask = 0
     for s in range(scarce.shape[0]):
-        if scarce[s, A_DEVICES] > t.nodes[node, N_COUNT] or scarce[s, A_CPU] > cpu or scarce[s, A_HOST] > host:
+        if not (among >> s) & 1 or scarce[s, A_CPU] > cpu or scarce[s, A_HOST] > host:
             continue
         giving = 0
         for row in range(first, first + t.nodes[node, N_COUNT]):
@@ -236,9 +236,9 @@ def _hosted(t, node, cpu, host):
 
 
 @part
-def _value_after(t, node, cpu, host, rows, taken, compute):
+def _value_after(t, node, cpu, host, rows, taken, compute, among):
     """V of ``node`` with ``cpu`` and ``host`` free and ``compute`` gone from the first ``taken`` of ``rows``; the mask
-    of the shapes that it can host then."""
+    of the shapes that it can host then, all of which are in ``among``."""
     devices, marks = t.devices, t.marks
     gone = WHOLE if t.facts[EXCLUSIVE] else compute
     fragment = base._fragment_after(t, node, cpu, rows, taken, compute)
@@ -248,7 +248,7 @@ def _value_after(t, node, cpu, host, rows, taken, compute):
         key += marks[mark - gone] - marks[mark]
         devices[D_OPEN, rows[i]] -= gone
     value = _known_idle(t, node, key, cpu, host) + FRAGMENT_WEIGHT * fragment
-    mask = _hosted(t, node, cpu, host)
+    mask = _hosted(t, node, cpu, host, among)
     first = t.nodes[node, N_FIRST]
     for row in range(first, first + t.nodes[node, N_COUNT]):
         value -= LOAD_WEIGHT * t.loads[devices[D_CLASS, row]] * devices[D_OPEN, row]
@@ -272,6 +272,7 @@ def _best_device(t, slot, node, cpu, host):
     ends goes to ENDED."""
     devices, needs, rows = t.devices, t.needs, t.scratch
     first = t.nodes[node, N_FIRST]
+    wanted = t.shapes[slot, S_DEVICES]
     best, chosen, seen = NO_FIT, -1, -1
     for row in range(first, first + t.nodes[node, N_COUNT]):
         look = devices[D_CLASS, row] * (WHOLE + 1) + devices[D_OPEN, row]
@@ -280,7 +281,7 @@ def _best_device(t, slot, node, cpu, host):
         seen = look
         rows[0] = row
         compute = needs[slot, devices[D_CLASS, row], 0]
-        after, mask = _value_after(t, node, cpu, host, rows, t.shapes[slot, S_DEVICES], compute)
+        after, mask = _value_after(t, node, cpu, host, rows, wanted, compute, t.hosts[node])
         score = _points(t.values[node], after)
         if score > best:
             best, chosen = score, row
@@ -304,7 +305,7 @@ def _score(t, slot, node):
         compute = base._choose(t, slot, node, False)
         if compute == 0:
             return NO_FIT
-    after, mask = _value_after(t, node, cpu, host, t.scratch, wanted, compute)
+    after, mask = _value_after(t, node, cpu, host, t.scratch, wanted, compute, t.hosts[node])
     t.facts_ahead[ENDED] = t.hosts[node] & ~mask
     return _points(t.values[node], after)
 
@@ -425,8 +426,9 @@ def place(t, slot):
 @part
 def _recount(t, node):
     """Bring V of the node, what it can host and its part in the sums over schedulable nodes up to date."""
-    nothing = np.int64(0)  # typed, so that no version for literal arguments is compiled
-    value, mask = _value_after(t, node, t.nodes[node, N_CPU], t.nodes[node, N_HOST], t.scratch, nothing, nothing)
+    nothing, every = np.int64(0), np.int64(-1)  # typed, so that no version for literal arguments is compiled
+    cpu, host = t.nodes[node, N_CPU], t.nodes[node, N_HOST]
+    value, mask = _value_after(t, node, cpu, host, t.scratch, nothing, nothing, every)
     t.values[node], t.hosts[node] = value, mask
     room = 0
     if t.nodes[node, N_OPEN]:
