@@ -136,9 +136,7 @@ def scarce_shapes(demand: Demand, classes: Sequence[DeviceClass], step_milli: in
     return [Scarce(request, _allowed(request, classes, step_milli)) for request in several[:MOST_SCARCE]]
 
 
-def exempt_mask(
-    request: Request, scarce: Sequence[Scarce], classes: Sequence[DeviceClass], step_milli: int
-) -> int:
+def exempt_mask(request: Request, scarce: Sequence[Scarce], classes: Sequence[DeviceClass], step_milli: int) -> int:
     """One bit for each scarce shape that the request is at least as demanding as."""
     asked = Scarce(request, _allowed(request, classes, step_milli))
     return sum(1 << bit for bit, shape in enumerate(scarce) if at_least_as_demanding(asked, shape))
@@ -240,9 +238,7 @@ def _asked_milli(ahead: np.ndarray) -> np.ndarray:
     return ahead[:, 2] * np.where(needs > MILLI_PER_DEVICE, 0, needs)
 
 
-def _rates(
-    scarce: Sequence[Scarce], known: Sequence[Scarce], counts: np.ndarray, ahead: np.ndarray
-) -> np.ndarray:
+def _rates(scarce: Sequence[Scarce], known: Sequence[Scarce], counts: np.ndarray, ahead: np.ndarray) -> np.ndarray:
     asked = float((counts * _asked_milli(ahead)).sum())
     if not asked:
         return np.zeros(len(scarce))

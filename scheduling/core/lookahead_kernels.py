@@ -262,7 +262,7 @@ def _value_after(t, node, cpu, host, rows, taken, compute, among):
 
 @part
 def _points(before, after):
-    points = int(math.floor((before - after) / QUANTUM_MILLI))
+    points = math.floor((before - after) / QUANTUM_MILLI)
     return LIFT + max(-MOST_POINTS, min(MOST_POINTS, points))
 
 
@@ -315,7 +315,7 @@ def _score(t, slot, node):
 
 @part
 def _reserve(t):
-    """Note which scarce shapes are reserved now: no more nodes can host them than E + 2 sqrt(E), E arrivals expected."""
+    """Note which scarce shapes are reserved: those that no more than E + 2 sqrt(E) nodes can host, E being expected."""
     mask = 0
     for s in range(t.rates.shape[0]):
         expected = t.rates[s] * t.facts_ahead[FREE]
