@@ -1,4 +1,4 @@
-"""What part of all GPUs each placement policy allocates: the published comparison repeated, and look-ahead beside it."""
+"""What part of all GPUs each policy allocates: the published comparison repeated, and look-ahead beside it."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def _beside(
 
 
 def _most_below(ours: Sequence[Mapping[int, float]], theirs: Sequence[Mapping[int, float]]) -> float:
-    """The most points that one run of ours is below the same run of theirs, at any of COMPARED; negative: it never is."""
+    """The most points that a run of ours is below the same run of theirs at any of COMPARED; negative: never below."""
     return round(max(b[x] - a[x] for a, b in zip(ours, theirs, strict=True) for x in COMPARED if x in a and x in b), 3)
 
 

@@ -1,6 +1,6 @@
-"""The loops of the score ``lookahead`` (see ``scheduling.core.lookahead``), compiled by numba only where a pool uses it.
+"""The loops of the score ``lookahead`` (see ``scheduling.core.lookahead``), compiled by numba where a pool uses it.
 
-``place``, ``change`` and ``place_each`` do what those of ``placement_kernels`` do, on tables that hold all of theirs and
+``place``, ``change`` and ``place_each`` do what those of ``placement_kernels`` do, on tables that hold theirs and
 more. A scarce shape is *reserved* while the nodes that can host it are few against the arrivals still expected; nodes
 where a placement would end their ability to host a reserved shape rank behind all others. As that changes with every
 placement, each slot keeps the score alone and the shapes that end beside its tree, and the reservations its tree is by.
