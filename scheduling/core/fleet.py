@@ -1,14 +1,17 @@
 """The devices of one pool as the scheduler sees them: what is free, what a request would get, and why it would not.
 
 A Fleet is built once from ``NodeState`` and then changed task by task. The best node for a request is found without
-looking at every node, see ``placement_kernels``. Three scores:
+looking at every node, see ``placement_kernels``. Four scores:
 
 - ``binpack``: the node with the largest used share of its healthy devices (CPU-only requests: of its CPU) that fits,
   in it the devices with the least free compute, then the least free memory, that fit;
 - ``spread``: the opposite of both;
 - ``fragmentation``: the node, and for one device the device, whose expected fragment shrinks most or grows least, as
   published by Weng et al., USENIX ATC 2023, truncated to 0..100 points; several devices are chosen as in ``binpack``.
-  Without typical shapes there is nothing to expect, and ``binpack`` is used.
+  Without typical shapes there is nothing to expect, and ``binpack`` is used;
+- ``lookahead``: the node, and for one device the device, by what would be left idle if the node were filled to the end
+  with requests drawn from ``demand`` (without one, from the typical shapes); see ``lookahead``. Several devices are
+  chosen, and without typical shapes all is done, as in ``binpack``.
 
 Ties go to the lowest ``NodeState.rank``, then to the lowest device index. All devices of one task give the same
 compute; where a request for memory would take different parts of a node's devices, ``binpack`` and ``spread`` choose
@@ -77,13 +80,16 @@ class PlacedEach:
     fragmentation_milli: np.ndarray  # float64: of the whole fleet after it
 
 
-def compile_kernels() -> None:
+def compile_kernels(score: Score = "binpack") -> None:
     """What ``place``, ``take`` and ``give_back`` need is compiled and, where possible, kept on disk for the next time.
 
     Takes 6 to 9 s of one core when it is not there yet, about one when it is; otherwise the first Fleet does it.
+    ``lookahead`` has kernels of its own, which take about twice as long.
     """
     device = DeviceState(id=1, index=0, model="", vendor="", memory_mib=1)
-    fleet = Fleet([NodeState(id=1, name="", rank=0, cpu_milli=0, host_memory_mib=0, devices=(device,))])
+    node = NodeState(id=1, name="", rank=0, cpu_milli=0, host_memory_mib=0, devices=(device,))
+    typical = (TypicalShape(0, 1, MILLI_PER_DEVICE, (), 1.0),)
+    fleet = Fleet([node], score=score, typical=typical if score == "lookahead" else ())
     placement = fleet.place(Request(devices=1, compute_milli=MILLI_PER_DEVICE))
     assert placement is not None
     fleet.take(placement)
