@@ -134,7 +134,7 @@ def _take(t, rooms, kinds, shape, i, begin):
         return 0
     gone = room if t.facts[EXCLUSIVE] else need
     room -= gone
-    while i > begin and rooms[i - 1] > room:
+    while i > begin and (rooms[i - 1] > room or (rooms[i - 1] == room and kinds[i - 1] > kind)):
         rooms[i], kinds[i] = rooms[i - 1], kinds[i - 1]
         i -= 1
     rooms[i], kinds[i] = room, kind
