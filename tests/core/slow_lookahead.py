@@ -128,9 +128,8 @@ class SlowLookahead(SlowFleet):
         """The score of the choice, and the shapes that the node could host no more."""
         before, hosted = self.value(node, node.cpu_free, node.host_free, {})
         taken = {device.id: self.slice_of(request, device)[0] for device in chosen}
-        after, still = self.value(
-            node, node.cpu_free - request.cpu_milli, node.host_free - request.host_memory_mib, taken
-        )
+        cpu, host = node.cpu_free - request.cpu_milli, node.host_free - request.host_memory_mib
+        after, still = self.value(node, cpu, host, taken)
         return math.floor((before - after) / 20), hosted - still
 
     def best_choice(self, request, node, choices):
@@ -172,9 +171,8 @@ class SlowLookahead(SlowFleet):
             known = (shape.devices, shape.cpu_milli, shape.host_memory_mib)
             return (*known, shape.compute_milli or 0, shape.memory_mib or 0)
 
-        return {
-            s
-            for s, shape in enumerate(self.scarce)
-            if all(a >= b for a, b in zip(sizes(request), sizes(shape), strict=True))
-            and allowed(request) <= allowed(shape)
-        }
+        def demands(shape: Request) -> bool:
+            larger = all(a >= b for a, b in zip(sizes(request), sizes(shape), strict=True))
+            return larger and allowed(request) <= allowed(shape)
+
+        return {s for s, shape in enumerate(self.scarce) if demands(shape)}

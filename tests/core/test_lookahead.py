@@ -1,4 +1,4 @@
-"""Look-ahead: its tables by hand, its placements against plain Python, and that the same world gives the same answer."""
+"""Look-ahead: its tables by hand, its placements against plain Python, and always the same for the same world."""
 
 from __future__ import annotations
 
