@@ -66,9 +66,7 @@ def run(trace_dir: Path, *, quick: bool = False, workloads: Sequence[str] | None
         "tolerance": TOLERANCE,
         "tolerance_random": RANDOM_TOLERANCE,
         "reproduced": all(checked) if checked else None,
-        "never_below_fragmentation": all(
-            row["below_fragmentation"] <= 0 for row in rows if "below_fragmentation" in row
-        ),
+        "never_below_fragmentation": all((row.get("below_fragmentation") or 0) <= 0 for row in rows),
         "rows": rows,
     }
 
@@ -156,6 +154,8 @@ def _beside(
         return {}
     theirs = _means([rows[seed] for seed in seeds])
     difference = {x: round(ours[x] - theirs[x], 3) for x in theirs if x in ours}
+    if not difference:
+        return {}
     tolerance = RANDOM_TOLERANCE if policy == "random" else TOLERANCE
     return {
         "published": {f"allocation_ratio_{x}": value for x, value in theirs.items()},
@@ -164,9 +164,14 @@ def _beside(
     }
 
 
-def _most_below(ours: Sequence[Mapping[int, float]], theirs: Sequence[Mapping[int, float]]) -> float:
-    """The most points that a run of ours is below the same run of theirs at any of COMPARED; negative: never below."""
-    return round(max(b[x] - a[x] for a, b in zip(ours, theirs, strict=True) for x in COMPARED if x in a and x in b), 3)
+def _most_below(ours: Sequence[Mapping[int, float]], theirs: Sequence[Mapping[int, float]]) -> float | None:
+    """The most points that a run of ours is below the same run of theirs at any of COMPARED; negative: never below.
+
+    None where no run has met any of COMPARED.
+    """
+    pairs = zip(ours, theirs, strict=True)
+    below = [their[x] - our[x] for our, their in pairs for x in COMPARED if x in our and x in their]
+    return round(max(below), 3) if below else None
 
 
 def _means(series: Sequence[Mapping[int, float]]) -> dict[int, float]:

@@ -374,7 +374,7 @@ class Picture:
             return True
         if waits and pool.learned_from < MIN_SEEN <= pool.learned_from + pool.requests_seen:
             return pool.requests_seen >= FIRST_LEARN
-        return pool.requests_seen >= (RELEARN_AFTER if pool.learned_from else FIRST_LEARN)
+        return pool.requests_seen >= (RELEARN_AFTER if pool.learned_from >= FIRST_LEARN else FIRST_LEARN)
 
     def _may_look_ahead(self, jobs: int) -> bool:
         return jobs >= MIN_SEEN and self.looks_ahead()
