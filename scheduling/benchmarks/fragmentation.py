@@ -7,13 +7,13 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from scheduling.benchmarks import placement
 from scheduling.benchmarks.placement import COLUMNS, NODE_LIST
 from scheduling.core import experiment
 from scheduling.core.fleet import Fleet, PlacedEach
-from scheduling.core.model import Request
+from scheduling.core.model import Request, Score
 
 PUBLISHED: Mapping[str, str] = {
     "random": "Random",
@@ -124,7 +124,7 @@ def _play(workload: Workload, policy: str, seed: int) -> tuple[experiment.Outcom
     """One run of the experiment, and its decisions a second of processor time."""
     ranks, order = workload.arrivals[seed].node_ranks, workload.arrivals[seed].order
     typical, demand = experiment.typical_of(workload.pods), experiment.demand_of(workload.pods)
-    score = policy if policy in ("fragmentation", "lookahead") else "binpack"
+    score = cast(Score, policy) if policy in ("fragmentation", "lookahead") else "binpack"
     fleet = experiment.build_fleet(workload.nodes, ranks, score=score, typical=typical, demand=demand)
     requests = experiment.arriving(workload.pods, order)
     begin = time.process_time()
@@ -139,7 +139,7 @@ def _place_each(fleet: Fleet, policy: str, requests: Sequence[Request], seed: in
         return fleet.place_each(requests)
     from scheduling.core import baselines  # not at the top: it imports numba, and so would every command line of bench
 
-    return baselines.place_each_by(fleet, policy, requests, seed)
+    return baselines.place_each_by(fleet, cast(baselines.Baseline, policy), requests, seed)
 
 
 def _beside(

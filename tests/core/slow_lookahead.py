@@ -25,7 +25,7 @@ def drawn_streams(shapes: Sequence[tuple[Request, int]]) -> list[list[Request]]:
     total = sum(count for _, count in shapes)
     found = []
     for i in range(32 * 45):
-        state = ((i + 1) * 0x9E3779B97F4A7C15 + 987654321) & MASK
+        state = ((i + 1) * 0x9E3779B97F4A7C15 + (1 << 32)) & MASK
         state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & MASK
         state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & MASK
         left = int(((state ^ (state >> 31)) >> 11) / 2**53 * total)
