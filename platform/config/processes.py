@@ -22,10 +22,12 @@ from django.utils import timezone
 from events.services import bell
 from inventory.models import EngineConnection, Pool
 from inventory.services import FoundDevice, FoundNode, set_engine_state, sync_nodes
+from scheduling.core.fleet import compile_kernels
 from scheduling.engines.base import NodeFound
 from scheduling.engines.registry import NoEngine, make_engine
 from scheduling.services import lease as leases
 from scheduling.services.cycle import Scheduler
+from scheduling.services.picture import looks_ahead_soon
 from scheduling.services.reconcile import Reconciler
 from telemetry.sampler import Sampler
 
@@ -38,6 +40,7 @@ INVENTORY_S = 60.0
 TROUBLE_S = 1.0
 STANDBY_S = 1.0  # between two looks whether the one who leads still does
 PRUNE_S = 3600.0
+AHEAD_S = 10.0  # between two looks whether look-ahead will be needed soon
 ENGINES = "engines"  # the name of their lease
 
 
@@ -221,6 +224,20 @@ class EngineLoop:
             leases.give_up(lease, name=ENGINES)
 
 
+@dataclass
+class LookAheadLoop:
+    """Has look-ahead compiled by the time a pool has seen enough requests to be placed by it, beside the scheduler:
+    that takes some 20 s of one core the first time on a machine."""
+
+    compiled: threading.Event = field(default_factory=threading.Event)
+
+    def step(self, now: datetime) -> float:
+        if not self.compiled.is_set() and looks_ahead_soon():
+            compile_kernels("lookahead")
+            self.compiled.set()
+        return AHEAD_S
+
+
 def as_found(node: NodeFound) -> FoundNode:
     """The engine's word for a node as the inventory's: the inventory knows no engines."""
     devices = tuple(
@@ -245,11 +262,13 @@ def sampler_step(sampler: Sampler, engines: EngineLoop) -> Callable[[datetime], 
 def core_loops(stop: threading.Event, *, holder: str | None = None) -> Sequence[Loop]:
     """The scheduler, the engines and the sampler, ready to be started."""
     holder = holder or holder_name()
-    leader = SchedulerLoop(Scheduler(holder, reason_interval=timedelta(seconds=3)))
+    ahead = LookAheadLoop()
+    leader = SchedulerLoop(Scheduler(holder, reason_interval=timedelta(seconds=3), looks_ahead=ahead.compiled.is_set))
     engines = EngineLoop(holder)
     return (
         Loop("engines", engines.step, stop, engines.end),
         Loop("scheduler", leader.step, stop, leader.end),
         Loop("pruning", engines.prune, stop, wakes=False),
         Loop("sampler", sampler_step(Sampler(), engines), stop, wakes=False),
+        Loop("look-ahead", ahead.step, stop, wakes=False),
     )

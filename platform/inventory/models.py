@@ -91,6 +91,7 @@ class Pool(models.Model):
         BINPACK = "binpack", "Bin packing"
         SPREAD = "spread", "Spread"
         FRAGMENTATION = "fragmentation", "Least fragmentation"
+        LOOKAHEAD = "lookahead", "Look-ahead"
 
     class Unit(models.TextChoices):
         GPU = "gpu", "GPUs"
@@ -110,7 +111,7 @@ class Pool(models.Model):
     unit = models.CharField(max_length=4, choices=Unit, default=Unit.GPU)
     sharing = models.CharField(max_length=12, choices=Sharing, default=Sharing.FRACTION)
     share_across_teams = models.BooleanField(default=True)
-    placement = models.CharField(max_length=16, choices=Placement, default=Placement.FRAGMENTATION)
+    placement = models.CharField(max_length=16, choices=Placement, default=Placement.LOOKAHEAD)
     step_milli = models.PositiveSmallIntegerField(default=50)
     half_life_s = models.PositiveIntegerField(null=True, blank=True)
     grace_s = models.PositiveIntegerField(default=30)

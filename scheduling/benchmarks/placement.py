@@ -44,16 +44,17 @@ def run(
     empty fleet for which no shape has been scored. ``seeds`` None: all that the stored arrival orders have, or
     42..51 where there are none. ``copies``: the fleet and the arrivals, that many times.
     """
-    csv_dir = _csv_dir(trace_dir)
-    nodes = experiment.read_nodes(_read(csv_dir / NODE_LIST))
-    pods = experiment.read_pods(_read(csv_dir / f"openb_pod_list_{workload}.csv"))
-    published_dir = published_dir or _published_dir(csv_dir)
+    csv_dir = csv_dir_of(trace_dir)
+    nodes = experiment.read_nodes(read(csv_dir / NODE_LIST))
+    pods = experiment.read_pods(read(csv_dir / f"openb_pod_list_{workload}.csv"))
+    published_dir = published_dir or published_dir_of(csv_dir)
     orders = orders or published_dir / "pod_orders" / f"{workload}.npz"
-    arrivals, source = _arrivals(orders, seeds, pods, nodes)
-    typical = experiment.typical_of(pods)
+    arrivals, source = arrivals_of(orders, seeds, pods, nodes)
+    typical, demand = experiment.typical_of(pods), experiment.demand_of(pods)
 
     def empty_fleet(seed: int) -> Fleet:
-        return experiment.build_fleet(nodes, arrivals[seed].node_ranks, score=score, typical=typical, copies=copies)
+        ranks = arrivals[seed].node_ranks
+        return experiment.build_fleet(nodes, ranks, score=score, typical=typical, demand=demand, copies=copies)
 
     outcomes, rates, cpu_rates, builds = {}, {}, [], []
     cold_seconds = _first_decision_seconds(nodes, pods, score, typical)
@@ -138,7 +139,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return round(statistics.fmean(present), 3) if present else None
 
 
-def _arrivals(
+def arrivals_of(
     orders: Path, seeds: Sequence[int] | None, pods: Sequence[Request], nodes: Sequence[experiment.TraceNode]
 ) -> tuple[dict[int, experiment.Arrivals], str]:
     """Seed → arrivals, and where they are from: ``stored`` or ``numpy``."""
@@ -178,7 +179,7 @@ def _published(path: Path, workload: str, score: str) -> dict[int, dict[int, flo
     return experiment.read_published(path.read_text(), workload, policy)
 
 
-def _csv_dir(trace_dir: Path) -> Path:
+def csv_dir_of(trace_dir: Path) -> Path:
     places = [trace_dir, trace_dir / "csv", trace_dir / "alibaba-gpu-v2023" / "csv"]
     for place in places:
         if (place / NODE_LIST).exists():
@@ -186,12 +187,12 @@ def _csv_dir(trace_dir: Path) -> Path:
     raise MissingTrace(f"{NODE_LIST} is in none of {', '.join(map(str, places))}")
 
 
-def _published_dir(csv_dir: Path) -> Path:
+def published_dir_of(csv_dir: Path) -> Path:
     trace_dir = csv_dir.parent if csv_dir.name == "csv" else csv_dir
     return trace_dir.parent / "fgd-published-results"
 
 
-def _read(path: Path) -> str:
+def read(path: Path) -> str:
     if not path.exists():
         raise MissingTrace(f"{path} is missing")
     return path.read_text()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ import numpy as np
 
 from scheduling.core.fleet import Fleet
 from scheduling.core.fragmentation import TypicalShape, typical_shapes
+from scheduling.core.lookahead import Demand
 from scheduling.core.model import DeviceState, NodeState, Request, Score
 from scheduling.core.units import MILLI_PER_DEVICE
 
@@ -99,6 +101,11 @@ def typical_of(pods: Sequence[Request]) -> tuple[TypicalShape, ...]:
     return typical_shapes((pod, 1) for pod in pods)
 
 
+def demand_of(pods: Sequence[Request]) -> Demand:
+    """The trace itself as the demand that look-ahead expects, each pod counted once."""
+    return tuple(Counter(pods).items())
+
+
 def capacity_milli(nodes: Sequence[TraceNode]) -> int:
     return MILLI_PER_DEVICE * sum(node.gpus for node in nodes)
 
@@ -132,6 +139,7 @@ def build_fleet(
     *,
     score: Score,
     typical: Sequence[TypicalShape],
+    demand: Demand = (),
     copies: int = 1,
 ) -> Fleet:
     """The empty fleet, ``copies`` times; the copies of a node follow it in rank."""
@@ -145,7 +153,7 @@ def build_fleet(
             device_id += node.gpus
             rank = int(node_ranks[position]) * copies + copy
             states.append(NodeState(rank, node.name, rank, node.cpu_milli, node.memory_mib, devices))
-    return Fleet(states, score=score, typical=typical)
+    return Fleet(states, score=score, typical=typical, demand=demand)
 
 
 def arriving(pods: Sequence[Request], order: np.ndarray, copies: int = 1) -> list[Request]:

@@ -1,14 +1,17 @@
 """The devices of one pool as the scheduler sees them: what is free, what a request would get, and why it would not.
 
 A Fleet is built once from ``NodeState`` and then changed task by task. The best node for a request is found without
-looking at every node, see ``placement_kernels``. Three scores:
+looking at every node, see ``placement_kernels``. Four scores:
 
 - ``binpack``: the node with the largest used share of its healthy devices (CPU-only requests: of its CPU) that fits,
   in it the devices with the least free compute, then the least free memory, that fit;
 - ``spread``: the opposite of both;
 - ``fragmentation``: the node, and for one device the device, whose expected fragment shrinks most or grows least, as
   published by Weng et al., USENIX ATC 2023, truncated to 0..100 points; several devices are chosen as in ``binpack``.
-  Without typical shapes there is nothing to expect, and ``binpack`` is used.
+  Without typical shapes there is nothing to expect, and ``binpack`` is used;
+- ``lookahead``: the node, and for one device the device, by what would be left idle if the node were filled to the end
+  with requests drawn from ``demand`` (without one, from the typical shapes); see ``lookahead``. Several devices are
+  chosen, and without typical shapes all is done, as in ``binpack``.
 
 Ties go to the lowest ``NodeState.rank``, then to the lowest device index. All devices of one task give the same
 compute; where a request for memory would take different parts of a node's devices, ``binpack`` and ``spread`` choose
@@ -19,11 +22,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from scheduling.core import placement_headroom
 from scheduling.core.fragmentation import TypicalShape
+from scheduling.core.lookahead import Demand, Scarce, demand_of_typical, exempt_mask, lookahead_tables, scarce_shapes
 from scheduling.core.model import SCORES, DeviceState, NodeState, Placement, Request, Score
 from scheduling.core.placement_headroom import Headroom, Short
 from scheduling.core.placement_shapes import (
@@ -75,13 +80,16 @@ class PlacedEach:
     fragmentation_milli: np.ndarray  # float64: of the whole fleet after it
 
 
-def compile_kernels() -> None:
+def compile_kernels(score: Score = "binpack") -> None:
     """What ``place``, ``take`` and ``give_back`` need is compiled and, where possible, kept on disk for the next time.
 
     Takes 6 to 9 s of one core when it is not there yet, about one when it is; otherwise the first Fleet does it.
+    ``lookahead`` has kernels of its own, which take about twice as long.
     """
     device = DeviceState(id=1, index=0, model="", vendor="", memory_mib=1)
-    fleet = Fleet([NodeState(id=1, name="", rank=0, cpu_milli=0, host_memory_mib=0, devices=(device,))])
+    node = NodeState(id=1, name="", rank=0, cpu_milli=0, host_memory_mib=0, devices=(device,))
+    typical = (TypicalShape(0, 1, MILLI_PER_DEVICE, (), 1.0),)
+    fleet = Fleet([node], score=score, typical=typical if score == "lookahead" else ())
     placement = fleet.place(Request(devices=1, compute_milli=MILLI_PER_DEVICE))
     assert placement is not None
     fleet.take(placement)
@@ -102,6 +110,7 @@ class Fleet:
         step_milli: int = DEFAULT_STEP_MILLI,
         exclusive: bool = False,
         typical: Sequence[TypicalShape] = (),
+        demand: Demand = (),
     ):
         if score not in SCORES:
             raise ValueError(f"{score!r} is not one of {', '.join(SCORES)}")
@@ -109,11 +118,14 @@ class Fleet:
         from scheduling.core import placement_kernels
 
         self._k = placement_kernels
+        self._kernels: Any = placement_kernels  # whose place, change and place_each are used
         self.version = 0
         self.score: Score = score
         self.exclusive = exclusive
         self.step_milli = step_milli
         self.typical = tuple(typical)
+        self._demand: Demand = (demand or demand_of_typical(typical)) if score == "lookahead" and typical else ()
+        self._scarce: list[Scarce] = []
         ordered = sorted(nodes, key=lambda node: node.rank)
         self._index(ordered)
         self._lay_out(ordered)
@@ -139,12 +151,13 @@ class Fleet:
         k = self._k
         node_count, class_count = len(ordered), len(self._classes)
         base = self._base = 1 << max(node_count - 1, 0).bit_length()
-        self._most_slots = max(8, min(MOST_SHAPES, TREE_BYTES // (2 * base * 4)))
+        per_node = 2 * 4 if self.score != "lookahead" else 2 * 4 + 4 + 8
+        self._most_slots = max(8, min(MOST_SHAPES, TREE_BYTES // (per_node * base)))
         self._slots: dict[Request, int] = {}  # in order of last use
         self._labelled: dict[int, np.ndarray] = {}  # by slot, where the shape asks for labels
         self._every_node = np.ones(node_count, dtype=np.bool_)
         self._headrooms: tuple[int, dict[Request, Headroom]] = (0, {})
-        rule = "binpack" if self.score == "fragmentation" and not self.typical else self.score
+        rule = self.score if self.typical or self.score not in ("fragmentation", "lookahead") else "binpack"
         typical = typical_tables(self.typical, self._classes, self.step_milli)
         most_devices = max((len(node.devices) for node in ordered), default=0)
         self._tables = k.Tables(
@@ -161,14 +174,46 @@ class Fleet:
             scratch=np.zeros(2 * most_devices + 2, dtype=np.int64),
             **typical._asdict(),
         )
+        if rule == "lookahead":
+            self._look_ahead(most_devices)
         self._scratch = memoryview(self._tables.scratch)
+
+    def _look_ahead(self, most_devices: int) -> None:
+        """Use the kernels of ``lookahead`` and tables that hold what those need besides."""
+        from scheduling.core import lookahead_kernels
+
+        k, t = self._k, self._tables
+        node_count, class_count = len(self._node_ids), len(self._classes)
+        hosts = np.zeros((node_count, class_count), dtype=np.int64)
+        np.add.at(hosts, (t.devices[k.D_NODE], t.devices[k.D_CLASS]), 1)
+        rooms = t.nodes[:, [k.N_CPU_ALL, k.N_HOST_ALL]]
+        tables = lookahead_tables(self._demand, self._classes, self.step_milli, hosts, rooms)
+        self._kernels = lookahead_kernels
+        self._scarce = scarce_shapes(self._demand, self._classes, self.step_milli)
+        slots, base = t.trees.shape[0], self._base
+        self._tables = lookahead_kernels.Tables(
+            **t._asdict(),
+            facts_ahead=np.zeros(3, dtype=np.int64),
+            values=np.zeros(node_count),
+            hosts=np.zeros(node_count, dtype=np.int64),
+            counted=np.zeros((node_count, 2), dtype=np.int64),
+            hosting=np.zeros(len(self._scarce), dtype=np.int64),
+            scores=np.empty((slots, base), dtype=np.int32),
+            ends=np.zeros((slots, base), dtype=np.int64),
+            by=np.zeros(slots, dtype=np.int64),
+            exempt=np.zeros(slots, dtype=np.int64),
+            **tables._asdict(),
+            ahead_keys=np.zeros(lookahead_kernels.MEMO_ENTRIES, dtype=np.int64),
+            ahead_memo=np.zeros(lookahead_kernels.MEMO_ENTRIES),
+            work=np.zeros((lookahead_kernels.WORK_ROWS, max(most_devices, 1)), dtype=np.int64),
+        )
 
     # ---- placing -----------------------------------------------------------------------------------------------------
 
     def place(self, request: Request) -> Placement | None:
         """Where one task of the request would land best now; None where it fits nowhere. Changes nothing."""
         slot = self._slot(request)
-        node = self._k.place(self._tables, slot)
+        node = self._kernels.place(self._tables, slot)
         if node < 0:
             return None
         count = request.devices
@@ -194,17 +239,27 @@ class Fleet:
         while begin < len(requests):
             slots = self._slots_of_run(requests, begin)
             part = slice(begin, begin + len(slots))
-            self._k.place_each(
+            self._kernels.place_each(
                 self._tables, slots, result.nodes[part], result.milli[part], result.fragmentation_milli[part]
             )
             self.version += int((result.nodes[part] >= 0).sum())
             begin += len(slots)
         return result
 
+    def tables_for(self, requests: Sequence[Request]) -> tuple[Any, np.ndarray]:
+        """The tables that kernels work on, and the slot of each request: for rules that are only compared with.
+
+        Raises ValueError where the requests have more shapes than there are slots at once.
+        """
+        slots = self._slots_of_run(requests, 0)
+        if len(slots) < len(requests):
+            raise ValueError(f"more than {self._most_slots} shapes at once")
+        return self._tables, slots
+
     def warm(self, requests: Iterable[Request]) -> None:
         """Score every node for these shapes now, so that the first placement of each does not have to."""
         for request in requests:
-            self._k.place(self._tables, self._slot(request))
+            self._kernels.place(self._tables, self._slot(request))
 
     def take(self, placement: Placement, team_id: int = 0) -> None:
         """The slices, CPU and memory of the placement are bound. ``team_id``: the holder, where teams are kept apart.
@@ -251,7 +306,7 @@ class Fleet:
                 self._scratch[count + i] = memories[i]
         except (KeyError, IndexError):
             raise PlacementRefused("malformed", placement) from None
-        code = self._k.change(
+        code = self._kernels.change(
             self._tables,
             node,
             count,
@@ -294,6 +349,8 @@ class Fleet:
             alike,
             self._k.NEW,
         )
+        if self._scarce:
+            self._tables.exempt[slot] = exempt_mask(request, self._scarce, self._classes, self.step_milli)
         if request.node_selector:
             asked = set(request.node_selector)
             self._labelled[slot] = np.array([asked <= labels for labels in self._labels], dtype=np.bool_)
@@ -337,7 +394,7 @@ class Fleet:
             self.version += 1
 
     def _note_change(self, node: int) -> None:
-        self._k.change(self._tables, node, 0, 0, 0, 0, 0, 0)
+        self._kernels.change(self._tables, node, 0, 0, 0, 0, 0, 0)
 
     # ---- sums --------------------------------------------------------------------------------------------------------
 
@@ -403,7 +460,7 @@ class Fleet:
             self._headrooms = (self.version, known)
         if request not in known:
             slot = self._slot(request)
-            self._k.place(self._tables, slot)  # so that the leaves are up to date
+            self._kernels.place(self._tables, slot)  # so that the leaves are up to date
             possible = self._tables.trees[slot, -self._base :] != self._k.NEVER
             known[request] = placement_headroom.headroom(request, self._supply(request, slot), int(possible.sum()))
         return known[request]

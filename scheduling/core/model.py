@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from scheduling.core.fleet import Fleet
 
-Score = Literal["binpack", "spread", "fragmentation"]
-SCORES: tuple[Score, ...] = ("binpack", "spread", "fragmentation")
+Score = Literal["binpack", "spread", "fragmentation", "lookahead"]
+SCORES: tuple[Score, ...] = ("binpack", "spread", "fragmentation", "lookahead")
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -371,6 +371,15 @@ def _refresh(t, slot):
     t.shapes[slot, S_SYNCED] = changes
 
 
+@part
+def _describe(t, slot):
+    """Put what the chosen devices give behind their rows: the memory of each, then the compute of each alike."""
+    wanted = t.shapes[slot, S_DEVICES]
+    for i in range(wanted):
+        t.scratch[wanted + i] = t.needs[slot, t.devices[D_CLASS, t.scratch[i]], 1]
+    t.scratch[2 * wanted] = t.needs[slot, t.devices[D_CLASS, t.scratch[0]], 0] if wanted else 0
+
+
 @kernel
 def place(t, slot):
     """The best node, or -1; then ``scratch`` holds k device rows, their k memories, and the compute of each."""
@@ -385,10 +394,7 @@ def place(t, slot):
             i += 1
     node = i - base
     _score(t, slot, node)
-    wanted = t.shapes[slot, S_DEVICES]
-    for i in range(wanted):
-        t.scratch[wanted + i] = t.needs[slot, t.devices[D_CLASS, t.scratch[i]], 1]
-    t.scratch[2 * wanted] = t.needs[slot, t.devices[D_CLASS, t.scratch[0]], 0] if wanted else 0
+    _describe(t, slot)
     return node
 
 

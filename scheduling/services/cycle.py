@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -46,15 +46,20 @@ class CycleResult:
 @dataclass
 class Scheduler:
     """A scheduler process: holds a lease and a picture, and runs cycles. ``reason_interval``: how often the figures
-    in a waiting job's reasons are refreshed in the database where only the figures changed."""
+    in a waiting job's reasons are refreshed in the database where only the figures changed. ``looks_ahead``: whether
+    pools may be placed by look-ahead already, whose first use would hold up a cycle while it is compiled."""
 
     holder: str
     policy: core.Policy = field(default_factory=core.Policy)
     reason_interval: timedelta = timedelta(0)
     lease: leases.Lease | None = None
-    picture: Picture = field(default_factory=Picture)
+    looks_ahead: Callable[[], bool] = lambda: True
+    picture: Picture = field(init=False)
     last_plan: core.Plan | None = None
     _told: dict[int, tuple[datetime, tuple[core.Reason, ...]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.picture = Picture(self.looks_ahead)
 
     def lead(self, now: datetime) -> bool:
         """Whether this scheduler leads at ``now``; on becoming the leader its picture is read anew."""
@@ -62,7 +67,7 @@ class Scheduler:
             self.lease = leases.acquire(self.holder, now)
             if self.lease is not None:
                 # Read by the first cycle, which then decides: what waits may have been able to start all along.
-                self.picture = Picture()
+                self.picture = Picture(self.looks_ahead)
                 self._told.clear()
         return self.lease is not None
 

@@ -6,7 +6,7 @@ The picture is never the truth: a commit checks everything again in its transact
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
@@ -18,17 +18,19 @@ from inventory.models import Device, Node, Pool
 from quotas.selectors import as_core, next_change, quotas_in_force
 from scheduling.core import model as core
 from scheduling.core.fleet import Fleet
-from scheduling.core.fragmentation import typical_shapes
+from scheduling.core.fragmentation import TypicalShape, typical_shapes
+from scheduling.core.lookahead import MIN_SEEN, Demand
 from scheduling.models import Allocation, AllocationDevice, Job, Task, TaskGroup
 from scheduling.states import JOB_ACTIVE, JOB_ENDED
 from tenants.models import Team
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
-# The published fragmentation score learns from what is asked; from how many recent requests of the pool.
+# The scores that learn from what is asked: from how many recent jobs of the pool.
 TYPICAL_REQUESTS = 2000
 RELEARN_AFTER = 2000
 FIRST_LEARN = 100
+LEARNING = ("fragmentation", "lookahead")
 
 # Events after which parts of the picture are read anew. Our own commits are applied as they are made.
 FLEET_EVENTS = (
@@ -78,6 +80,18 @@ class Held:
     charge: int
 
 
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What a pool's recent jobs asked for: the typical shapes, all of it with counts, and how many jobs that was."""
+
+    typical: tuple[TypicalShape, ...]
+    demand: Demand
+    jobs: int
+
+
+NOTHING_LEARNED = Learned((), (), 0)
+
+
 @dataclass
 class PoolPicture:
     """One pool as the core sees it, and what changes it."""
@@ -87,7 +101,7 @@ class PoolPicture:
     unit: str
     available: bool
     fleet: Fleet
-    score: core.Score
+    score: core.Score  # that the pool asks for; the fleet's own may be what stands in for it
     share_across_teams: bool
     step_milli: int
     row: Pool
@@ -95,7 +109,7 @@ class PoolPicture:
     usage: dict[tuple[int, int], int] = field(default_factory=lambda: defaultdict(int))
     class_usage: dict[tuple[int, str], int] = field(default_factory=lambda: defaultdict(int))
     devices: dict[int, tuple[int, int]] = field(default_factory=dict)  # device id → (node id, model id)
-    learned_from: int = 0  # how many requests what is typical was learned from
+    learned_from: int = 0  # how many jobs what is typical was learned from
     requests_seen: int = 0  # since what is typical was learned
 
     def take(self, placement: core.Placement, team_id: int) -> None:
@@ -116,9 +130,13 @@ class PoolPicture:
 
 
 class Picture:
-    """All of it. ``refresh`` brings it up to the database's last event; ``bound`` applies an own commit."""
+    """All of it. ``refresh`` brings it up to the database's last event; ``bound`` applies an own commit.
 
-    def __init__(self) -> None:
+    ``looks_ahead``: whether pools may be placed by look-ahead now; until it says so fragmentation stands in for it.
+    """
+
+    def __init__(self, looks_ahead: Callable[[], bool] = lambda: True) -> None:
+        self.looks_ahead = looks_ahead
         self.seq = -1
         self.pools: dict[int, PoolPicture] = {}
         self.teams: tuple[core.Team, ...] = ()
@@ -242,13 +260,14 @@ class Picture:
         for pool in pools.select_related("engine").order_by("name"):
             nodes, devices = _node_states(pool)
             score: core.Score = pool.placement  # type: ignore[assignment]
-            typical, seen = _typical(pool) if score == "fragmentation" else ((), 0)
+            learned = _learn(pool) if score in LEARNING else NOTHING_LEARNED
             fleet = Fleet(
                 nodes,
-                score=score,
+                score="fragmentation" if score == "lookahead" and not self._may_look_ahead(learned.jobs) else score,
                 step_milli=pool.step_milli,
                 exclusive=pool.sharing == Pool.Sharing.EXCLUSIVE,
-                typical=typical,
+                typical=learned.typical,
+                demand=learned.demand,
             )
             self.pools[pool.pk] = PoolPicture(
                 id=pool.pk,
@@ -262,7 +281,7 @@ class Picture:
                 row=pool,
                 quotas=self._quotas_of(pool.pk),
                 devices=devices,
-                learned_from=seen,
+                learned_from=learned.jobs,
             )
             self._load_held(pool.pk)
 
@@ -344,15 +363,21 @@ class Picture:
         )
 
     def relearn(self) -> None:
-        """Pools placed by fragmentation learn anew what is typical, once enough requests came since the last time."""
-        due = [
-            pool.id
-            for pool in self.pools.values()
-            if pool.score == "fragmentation"
-            and pool.requests_seen >= (RELEARN_AFTER if pool.learned_from else FIRST_LEARN)
-        ]
+        """Pools that learn what is typical do so anew, once enough requests came since the last time."""
+        due = [pool.id for pool in self.pools.values() if pool.score in LEARNING and self._learns_now(pool)]
         if due:
             self._reload_pools(due)
+
+    def _learns_now(self, pool: PoolPicture) -> bool:
+        waits = pool.score == "lookahead" and pool.fleet.score != "lookahead"
+        if waits and pool.learned_from >= MIN_SEEN and self.looks_ahead():
+            return True
+        if waits and pool.learned_from < MIN_SEEN <= pool.learned_from + pool.requests_seen:
+            return pool.requests_seen >= FIRST_LEARN
+        return pool.requests_seen >= (RELEARN_AFTER if pool.learned_from >= FIRST_LEARN else FIRST_LEARN)
+
+    def _may_look_ahead(self, jobs: int) -> bool:
+        return jobs >= MIN_SEEN and self.looks_ahead()
 
     # -- keeping up ------------------------------------------------------------------------------------------------
 
@@ -505,11 +530,18 @@ def _node_states(pool: Pool) -> tuple[list[core.NodeState], dict[int, tuple[int,
     return nodes, devices
 
 
-def _typical(pool: Pool) -> tuple[tuple, int]:
-    """Typical requests learned from the pool's most recent jobs, and how many requests there were."""
+def _learn(pool: Pool) -> Learned:
+    """From the pool's most recent jobs."""
     recent = list(Job.objects.filter(pool=pool).order_by("-id").values_list("pk", flat=True)[:TYPICAL_REQUESTS])
     counts: dict[core.Request, int] = defaultdict(int)
     for chunk in _chunks(sorted(recent), 500):
         for group in TaskGroup.objects.filter(job_id__in=chunk).order_by("job_id", "position"):
             counts[request_of(group)] += group.count
-    return typical_shapes(sorted(counts.items(), key=str)), len(recent)
+    demand = tuple(sorted(counts.items(), key=str))
+    return Learned(typical_shapes(demand), demand, len(recent))
+
+
+def looks_ahead_soon() -> bool:
+    """Whether some pool that is to be placed by look-ahead has seen at least half the jobs that this needs."""
+    pools = Pool.objects.filter(placement=Pool.Placement.LOOKAHEAD)
+    return any(Job.objects.filter(pool=pool)[: MIN_SEEN // 2].count() >= MIN_SEEN // 2 for pool in pools)

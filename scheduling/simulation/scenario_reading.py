@@ -63,16 +63,10 @@ NODE = {
 POOL_OPTIONS = {"half_life": may(not_built), "grace": may(values.duration), "min_runtime": may(values.only_zero)}
 
 
-def placement(value: Any) -> str:
-    if value == "lookahead":
-        raise values.NotBuilt("lookahead is not supported yet by this scheduler")
-    return choice(*Pool.Placement.values)(value)
-
-
 POOL = {
     "name": need(text),
     "sharing": may(choice(*Pool.Sharing.values)),
-    "placement": may(placement),
+    "placement": may(choice(*Pool.Placement.values)),
     "options": may(as_given),
 }
 RATE = {

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from django.core.management import CommandError, call_command
 
-from scheduling.benchmarks import placement
+from scheduling.benchmarks import fragmentation, placement
 from scheduling.core import experiment
 from scheduling.core.model import Request
 
@@ -137,7 +137,7 @@ def test_benchmark_without_stored_orders_draws_its_own_and_says_so(small_trace):
     assert "numpy arrival orders" in placement.text(result)
 
 
-@pytest.mark.parametrize("score", ["binpack", "spread", "fragmentation"])
+@pytest.mark.parametrize("score", ["binpack", "spread", "fragmentation", "lookahead"])
 def test_benchmark_for_every_score(small_trace, score):
     result = placement.run(small_trace, seeds=[1], score=score)
     assert result["score"] == score
@@ -190,6 +190,45 @@ def test_the_command_names_the_line_of_a_malformed_trace(small_trace):
         call_command("bench", "placement", "--trace", str(small_trace))
 
 
+# ---- the comparison of policies on a small trace ---------------------------------------------------------------------
+
+
+def test_comparison_without_published_figures_has_none_to_meet(small_trace):
+    result = fragmentation.run(small_trace, quick=True)
+    assert [row["policy"] for row in result["rows"]] == list(fragmentation.POLICIES)
+    assert (result["reproduced"], result["rows"][0]["seeds"]) == (None, [42, 43])
+    assert "No published figures" in fragmentation.text(result)
+
+
+def test_comparison_holds_every_mean_against_the_published_one(small_trace):
+    published = small_trace.parent / "fgd-published-results"
+    (published / "pod_orders").mkdir(parents=True)
+    np.savez(
+        published / "pod_orders" / "default.npz", order_7=np.array([0, 3] * 5 + [1, 2]), noderank_7=np.array([1, 0])
+    )
+    seen = {row["policy"]: row for row in fragmentation.run(small_trace)["rows"]}
+    lines = ["workload,sc_policy,tune,seed,total_gpus," + ",".join(str(x) for x in range(131))]
+    for number, (policy, name) in enumerate(fragmentation.PUBLISHED.items()):
+        off = {"bestfit": 0.2, "random": 0.6}.get(policy, 0.0)
+        values = [f"{(seen[policy].get(f'allocation_ratio_{x}') or 0) + off}" for x in range(131)]
+        lines.append(f"openb_pod_list_default,0{number}-{name},1.3,7,10," + ",".join(values))
+    (published / "analysis_allo_discrete.csv").write_text("\n".join(lines) + "\n")
+    result = fragmentation.run(small_trace)
+    compared = {row["policy"]: row["within"] for row in result["rows"]}
+    assert compared == dict.fromkeys(fragmentation.PUBLISHED, True) | {"bestfit": False, "lookahead": None}
+    assert result["reproduced"] is False
+    assert "1 rows not within 0.1 points" in fragmentation.text(result)
+
+
+def test_the_command_compares_policies(small_trace):
+    out = io.StringIO()
+    arguments = ["--trace", str(small_trace), "--quick", "--workloads", "default", "--json"]
+    call_command("bench", "fragmentation", *arguments, stdout=out)
+    assert json.loads(out.getvalue())["benchmark"] == "fragmentation"
+    with pytest.raises(CommandError, match=r"openb_pod_list_none\.csv is missing"):
+        call_command("bench", "fragmentation", "--trace", str(small_trace), "--workloads", "none")
+
+
 # ---- the published runs ----------------------------------------------------------------------------------------------
 
 WORKLOADS = """cpu050 cpu100 cpu200 cpu250 gpushare40 gpushare60 gpushare80 gpushare100 gpuspec10 gpuspec20 gpuspec25
@@ -224,3 +263,20 @@ def test_the_published_rows_of_the_other_workloads_are_reproduced(workload):
     assert result["arrival_orders"] == "stored"
     assert result["largest_difference"]["allocation"] <= 0.01
     assert result["largest_difference"]["fragmentation"] <= 0.01
+
+
+@pytest.mark.slow
+@pytest.mark.traces
+@pytest.mark.parametrize("workload", ["default", "gpuspec33", "cpu250"])
+def test_published_policies_are_met_and_look_ahead_is_never_below_the_gradient(workload):
+    result = fragmentation.run(traces(), quick=True, workloads=[workload])
+    assert result["reproduced"] is True
+    assert result["never_below_fragmentation"] is True
+
+
+@pytest.mark.traces
+def test_look_ahead_allocates_nine_tenths_of_a_point_more_than_the_gradient():
+    result = placement.run(traces(), score="lookahead")
+    assert result["allocation_ratio_95"] == pytest.approx(95.02, abs=0.02)
+    assert result["allocation_ratio_100"] == pytest.approx(96.12, abs=0.02)
+    assert result["allocation_ratio_130"] == pytest.approx(96.19, abs=0.02)

@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 from scheduling.core.fleet import Fleet, PlacementRefused
 from scheduling.core.fragmentation import typical_shapes
-from scheduling.core.model import SCORES, DeviceState, NodeState, Placement, Request
+from scheduling.core.model import DeviceState, NodeState, Placement, Request
 from tests.core.slow_fleet import SlowFleet
 
 MODELS = ("a100", "t4")
+SCORES = ("binpack", "spread", "fragmentation")  # look-ahead: see test_lookahead.py
 VENDORS = ("nvidia", "amd")
 MEMORIES = (1000, 1003, 1600)
 LABELS = (("rack", "r1"), ("rack", "r2"), ("ssd", "yes"))

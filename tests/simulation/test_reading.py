@@ -50,7 +50,6 @@ FAULTS = [
     (HEAD + "start: 2026-03-01T00:00:00\n", 5, "start", "names no time zone"),
     (HEAD + "start: tomorrow\n", 5, "start", "must be a moment"),
     ("title: t\npools:\n  - {name: x, placement: tetris}\n", 3, "pools[0].placement", "not one of"),
-    ("title: t\npools:\n  - {name: x, placement: lookahead}\n", 3, "pools[0].placement", "not supported yet"),
     ("title: t\npools:\n  - {name: x, sharing: maybe}\n", 3, "pools[0].sharing", "not one of"),
     (
         "title: t\npools:\n  - name: x\n    options:\n      half_life: 1h\n",

@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from config.replay import play, report
 from events.errors import Refusal
+from inventory.models import Pool
 from scheduling.workload.records import TraceError
 from scheduling.workload.traces import read_trace
 
@@ -35,7 +36,7 @@ class Command(BaseCommand):
         pace.add_argument("--fast", action="store_true", help="as fast as it goes (the default)")
         parser.add_argument("--limit", type=int, metavar="N", help="only the first N jobs")
         parser.add_argument("--workload", metavar="W", help="which of the trace's lists, by the end of its name")
-        parser.add_argument("--placement", default="fragmentation", choices=["binpack", "spread", "fragmentation"])
+        parser.add_argument("--placement", default="fragmentation", choices=Pool.Placement.values)
         parser.add_argument("--strict", action="store_true", help="stop at the first malformed line")
         parser.add_argument("--json", action="store_true", help="print the report as JSON")
         parser.add_argument("--report", type=Path, metavar="DIR", help="where report.json and report.html go")
