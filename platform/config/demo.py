@@ -147,6 +147,9 @@ def make_demo(now: datetime) -> None:
             now,
             description="A simulated data centre: a thousand mixed accelerators, and jobs as public traces have them.",
             grace_s=10,
+            # Look-ahead takes some twenty seconds of a core to compile at the first start, which is when the page is
+            # to be alive at once; who wants it changes the pool in the console.
+            placement="fragmentation",
         )
         entries = [
             NodeEntry(
