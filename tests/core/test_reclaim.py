@@ -162,7 +162,8 @@ def test_nobody_is_told_to_go_before_its_least_time():
 def test_while_victims_stop_no_more_are_chosen_and_nobody_takes_what_they_free():
     world = two_teams().works_of("a", 6).works("v", "a", 1, releasing=1, for_job=1).runs("b", 0, cpu=1)
     outcome = world.job("b1", "b", 2, room_made_at=1).job("a9", "a", 1).decide()
-    assert outcome.started == [] and outcome.evicted == {}
+    assert outcome.started == []
+    assert outcome.evicted == {}
     assert outcome.waiting == {"b1": ["waiting_for_preemption"], "a9": ["reserved_for"]}
     assert outcome.text("b1") == "waits until 1 job that gives way has stopped: 1006"
 
@@ -170,7 +171,8 @@ def test_while_victims_stop_no_more_are_chosen_and_nobody_takes_what_they_free()
 def test_room_that_was_made_is_taken_before_anyone_else_starts():
     world = two_teams(8, 3, 5).works("j2", "b", 1).job("j1", "a", 4, at=1).job("j3", "b", 4, at=2, room_made_at=5)
     outcome = world.decide()
-    assert outcome.started == ["j3"] and outcome.evicted == {}
+    assert outcome.started == ["j3"]
+    assert outcome.evicted == {}
 
 
 def test_two_who_wait_share_nobody():
