@@ -33,6 +33,7 @@ class Future:
         self.at = at
         self.running = tuple(sorted(running, key=lambda job: job.id))
         self.claims: list[Claim] = []
+        self.rescues: list[tuple[Claim, Sequence[tuple[RunningJob, tuple[RunningTask, ...]]]]] = []
         self._leaving = [(job, task) for job in self.running for task in job.tasks if task.releasing]
         self._kept: list[Placement] = []
         self._booked: dict[int, int] = {}
@@ -104,9 +105,47 @@ class Future:
         """Nothing is set aside any more: the present is as it was found."""
         self._let_go()
 
-    def gives_way(self, job: RunningJob, tasks: Iterable[RunningTask], for_job: int) -> None:
-        """These tasks, which were removed, are being stopped from now on."""
-        self._leaving += [(job, replace(task, releasing=True, for_job=for_job)) for task in tasks]
+    def give_way(self, claim: Claim, victims: Sequence[tuple[RunningJob, tuple[RunningTask, ...]]]) -> None:
+        """The claim, which is taken, is good; the victims, which were removed, are being stopped for it from now on."""
+        for_job = claim.candidate.job.id
+        self.rescues.append((claim, victims))
+        for job, tasks in victims:
+            self._leaving += [(job, replace(task, releasing=True, for_job=for_job)) for task in tasks]
+
+    def confirm(self, keep: int) -> set[int]:
+        """Keeps as many rescues, in their order, as will start once all their victims are gone, and takes the
+        others back; returns for which jobs others give way now. The first ``keep`` claims come before them.
+
+        Each rescue was found with the victims of later ones still there. With those gone it may land elsewhere.
+        """
+        if not self.rescues:
+            return set()
+        for claim in reversed(self.claims):
+            self.forget(claim)
+        kept = self.claims[:keep]
+        while (placed := self._placed([*kept, *(claim for claim, _ in self.rescues)])) is None and self.rescues:
+            claim, victims = self.rescues.pop()
+            self._leaving = [each for each in self._leaving if each[1].for_job != claim.candidate.job.id]
+            for job, tasks in victims:
+                self.bring_back(job, tasks)
+        self.claims = placed or []
+        return {claim.candidate.job.id for claim, _ in self.rescues}
+
+    def _placed(self, claims: Sequence[Claim]) -> list[Claim] | None:
+        """All of them placed anew in this order; None, with none placed, where one does not fit."""
+        placed: list[Claim] = []
+        for claim in claims:
+            job = claim.candidate.job
+            refused = self.at.account.refusal(
+                claim.candidate.leaf, job.user_id, claim.charge, preemptible=job.preemptible
+            )
+            found = self.place(claim.candidate) if refused is None else None
+            if found is None:
+                for other in reversed(placed):
+                    self.forget(other)
+                return None
+            placed.append(found)
+        return placed
 
     def kept_for(self, wants: tuple[Want, ...]) -> int | None:
         """In the present: the first job that room is set aside for, if ``wants`` would fit were it not for that."""

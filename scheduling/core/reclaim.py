@@ -76,16 +76,18 @@ class RoomToMake:
         for pool_id in self._futures:
             self._cycle.pools[pool_id].refresh()
         evictions: list[Eviction] = []
-        kept = {key: len(future.claims) for key, future in self._futures.items()}
         for future in self._futures.values():
             future.enter()
+        kept = {key: len(future.claims) for key, future in self._futures.items()}
         try:
             searches = {key: Search(self._cycle, future) for key, future in self._futures.items()}
             for search, candidate in self._in_order(searches):
                 evictions += search.evictions_for(candidate)
+            sure = set().union(*(future.confirm(kept[key]) for key, future in self._futures.items()))
         finally:
             for key, future in self._futures.items():
                 future.leave(keep=min(kept[key], len(future.claims)))
+        evictions = [each for each in evictions if each.for_job in sure]
         for eviction in evictions:
             at, jobs = self._cycle.waits_for.get(eviction.for_job, (self._cycle.pools[eviction.pool_id], []))
             self._cycle.waits_for[eviction.for_job] = (at, sorted({*jobs, eviction.job_id}))
@@ -233,8 +235,7 @@ class Search:
         self._rescued += 1
         self.touched |= {each.unit.leaf for each in chosen}
         self._victims.drop([each.unit for each in chosen])
-        for each in chosen:
-            self._future.gives_way(each.unit.job, each.unit.tasks, candidate.job.id)
+        self._future.give_way(claim, [(each.unit.job, each.unit.tasks) for each in chosen])
         return list(_evictions(chosen, self._at.pool.id, candidate.job.id))
 
     # ---- whether it fits ---------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from scheduling.core import reasons as core_reasons
 from scheduling.core.decide import decide
 from scheduling.models import Allocation, AllocationDevice, Decision, Job, Task
 from scheduling.services import lease as leases
-from scheduling.services.evict import evict
+from scheduling.services.evict import evict, made_room_at
 from scheduling.services.picture import Picture
 from scheduling.states import JOB_ACTIVE
 
@@ -141,7 +141,7 @@ class Scheduler:
             changed = {job_id for job_id, found in reasons.items() if self._codes_differ(job_id, found)}
             gone = evict(plan.evictions, self.picture.job_teams(plan.evictions), cycle, now, journal)
             _tell(reasons, changed, self.picture, now, journal)
-        self.picture.evicted(gone, now)
+        self.picture.evicted(gone, made_room_at(gone, now))
         for start, ids in zip(good, bound, strict=True):
             self.picture.bound(start, ids, now)
             self._told.pop(start.job_id, None)

@@ -6,7 +6,7 @@ What is being stopped holds its devices until its engine confirms that it is gon
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.db.models import F
 
@@ -52,7 +52,8 @@ def evict(
             whole=each.whole,
             tasks=len(each.allocation_ids),
         )
-    Job.objects.filter(pk__in={each.for_job for each in good}).update(room_made_at=now)
+    for job_id, moment in made_room_at(good, now).items():
+        Job.objects.filter(pk=job_id).update(room_made_at=moment)
     insert_rows(
         Decision(
             at=now,
@@ -67,6 +68,12 @@ def evict(
         for each in good
     )
     return good
+
+
+def made_room_at(evictions: Sequence[core.Eviction], now: datetime) -> dict[int, datetime]:
+    """Job → since when others give way to it: a microsecond apart, so that they are served in the plan's order."""
+    jobs = dict.fromkeys(each.for_job for each in evictions)
+    return {job_id: now + timedelta(microseconds=i) for i, job_id in enumerate(jobs)}
 
 
 def _still_good(evictions: Sequence[core.Eviction]) -> list[core.Eviction]:

@@ -486,8 +486,8 @@ class Picture:
         """Job → team, of those that give way."""
         return {each.job_id: self.held[each.allocation_ids[0]].team_id for each in evictions}
 
-    def evicted(self, evictions: Iterable[core.Eviction], now: datetime) -> None:
-        """An own commit: these are being stopped now."""
+    def evicted(self, evictions: Iterable[core.Eviction], room_made_at: Mapping[int, datetime]) -> None:
+        """An own commit: these are being stopped now; ``room_made_at``: for which jobs, since when."""
         for each in evictions:
             for allocation_id in each.allocation_ids:
                 if allocation_id in self.held:
@@ -499,7 +499,7 @@ class Picture:
             self._running.pop(each.job_id, None)
             waiting = self.pending.get(each.for_job)
             if waiting is not None:
-                self.pending[each.for_job] = replace(waiting, room_made_at=microseconds(now))
+                self.pending[each.for_job] = replace(waiting, room_made_at=microseconds(room_made_at[each.for_job]))
 
     def released(self, allocation_ids: Iterable[int]) -> None:
         """These allocations hold nothing any more; unknown ones are passed over."""
