@@ -37,7 +37,7 @@ class Future:
         self._leaving = [(job, task) for job in self.running for task in job.tasks if task.releasing]
         self._kept: list[Placement] = []
         self._booked: dict[int, int] = {}
-        self._gone: list[tuple[RunningJob, RunningTask]] = []
+        self._gone: dict[int, tuple[RunningJob, RunningTask]] = {}  # by allocation id
 
     def place(self, candidate: Candidate) -> Claim | None:
         """Where the candidate's least would be placed now; taken and booked, or None with nothing changed."""
@@ -60,7 +60,7 @@ class Future:
         for task in tasks:
             self.at.pool.fleet.give_back(task.placement)
             self._book(job, task, -1)
-            self._gone.append((job, task))
+            self._gone[task.allocation_id] = (job, task)
 
     def bring_back(self, job: RunningJob, tasks: Iterable[RunningTask]) -> bool:
         """These tasks of those that were removed are there again; False, with nothing changed, where others took their
@@ -76,7 +76,7 @@ class Future:
             back.append(task)
         for task in back:
             self._book(job, task, 1)
-            self._gone.remove((job, task))
+            del self._gone[task.allocation_id]
         return True
 
     def enter(self) -> None:
@@ -94,7 +94,7 @@ class Future:
         """The present is back, with what the claims (the first ``keep`` of them) need set aside."""
         for claim in reversed(self.claims):
             self.forget(claim)
-        for job, task in reversed(self._gone):
+        for job, task in reversed(list(self._gone.values())):
             self.at.pool.fleet.take(task.placement, task.holder)
             self._book(job, task, 1)
         self._gone.clear()

@@ -140,7 +140,9 @@ class PendingJob:
     max_running_of_class: int | None = None  # cap on the team's running jobs of this class
     priority_class: str = "normal"
     growing: bool = False
-    min_runtime: int | None = None  # how long it is left alone once it has started; microseconds; None: as the pool says
+    min_runtime: int | None = (
+        None  # how long it is left alone once it has started; microseconds; None: as the pool says
+    )
     room_made_at: int | None = None  # since when others give way to it, and it has not started yet; microseconds
 
 
@@ -212,7 +214,7 @@ class Policy:
     """
 
     max_starts: int | None = None  # bound on starts in one cycle; None = all that fit
-    max_rescues: int = 200
+    max_rescues: int = 25
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ class Victims:
     def __init__(self, at: PoolCycle, running: Iterable[RunningJob], now: int):
         self._at = at
         self._gone: set[int] = set()  # ids of allocations that give way already
+        self._by_node: dict[tuple[int, bool], dict[int, list[Unit]]] = {}
         self._between: dict[tuple[int, int], tuple[int, tuple[int, ...]]] = {}
         self.shrinking: dict[int, list[Unit]] = defaultdict(list)
         self.stopping: dict[int, list[Unit]] = defaultdict(list)
@@ -47,7 +48,12 @@ class Victims:
                 self._enter(job)
         for units in (*self.shrinking.values(), *self.stopping.values()):
             units.sort(key=lambda unit: unit.order)
-        self.leaves = sorted(set(self.shrinking) | set(self.stopping))
+        leaves = {*self.shrinking, *self.stopping}
+        self.leaves = sorted(leaf for leaf in leaves if self.shrinking[leaf] or self.stopping[leaf])
+        self.smallest = {
+            leaf: min(unit.charge for units in (self.shrinking, self.stopping) for unit in units.get(leaf, ()))
+            for leaf in self.leaves
+        }
 
     def _enter(self, job: RunningJob) -> None:
         live = [task for task in job.tasks if not task.releasing]
@@ -85,6 +91,23 @@ class Victims:
             return unit
         charge = self._at.charge_of_tasks(TaskStart(task.group, task.placement) for task in tasks)
         return Unit(unit.job, unit.leaf, tasks, charge, whole=True)
+
+    def on_node(self, node: int, *, whole: bool) -> dict[int, list[Unit]]:
+        """Leaf → its units of one kind that hold something of this node, the best victim first."""
+        if not self._by_node:
+            self._index()
+        there = self._by_node.get((node, whole), {})
+        return {leaf: [unit for unit in units if not self._is_gone(unit)] for leaf, units in there.items()}
+
+    def _index(self) -> None:
+        for whole, by_leaf in ((False, self.shrinking), (True, self.stopping)):
+            for leaf, units in sorted(by_leaf.items()):
+                for unit in units:
+                    for node in {task.placement.node for task in unit.tasks}:
+                        self._by_node.setdefault((node, whole), {}).setdefault(leaf, []).append(unit)
+
+    def _is_gone(self, unit: Unit) -> bool:
+        return all(task.allocation_id in self._gone for task in unit.tasks)
 
     def of_kind(self, *, whole: bool) -> dict[int, list[Unit]]:
         """Leaf → its units of one kind, the best victim first."""

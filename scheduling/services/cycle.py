@@ -32,8 +32,8 @@ MOST_FIGURES = 500  # rows whose reasons differ in figures only, refreshed by on
 
 @dataclass(frozen=True, slots=True)
 class CycleResult:
-    """What a cycle did. ``started`` and ``evicted`` count jobs, ``considered`` the waiting ones it looked at. ``renewed``: whether it
-    committed anything, which also renews the lease."""
+    """What a cycle did. ``started`` and ``evicted`` count jobs, ``considered`` the waiting ones it looked at.
+    ``renewed``: whether it committed anything, which also renews the lease."""
 
     started: int = 0
     considered: int = 0

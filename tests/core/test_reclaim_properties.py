@@ -1,4 +1,4 @@
-"""What always holds of evictions, on random worlds: carried out as the plan says, and judged by nothing that decided."""
+"""What always holds of evictions, on random worlds: carried out as planned, and judged by nothing that decided."""
 
 from collections import Counter, defaultdict
 from dataclasses import replace
