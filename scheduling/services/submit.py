@@ -23,7 +23,12 @@ from tenants.services import hold_team_tree
 MAX_JOBS = 1000
 # Where nobody has set up classes, these exist.
 DEFAULT_CLASSES: Mapping[str, int] = {"low": 100, "normal": 500, "high": 900}
-WAITING: dict[str, Any] = {"code": "queued", "message": "Waiting for the scheduler to look at it.", "numbers": {}, "helps": None}
+WAITING: dict[str, Any] = {
+    "code": "queued",
+    "message": "Waiting for the scheduler to look at it.",
+    "numbers": {},
+    "helps": None,
+}
 
 
 def ensure_priority_classes() -> None:
