@@ -167,7 +167,8 @@ class Future:
         return any(task.for_job is not None for _, task in self._leaving)
 
     def _take(self, claim: Claim) -> bool:
-        fleet, taken = self.at.pool.fleet, []
+        fleet = self.at.pool.fleet
+        taken: list[TaskStart] = []
         for task in claim.tasks:
             try:
                 fleet.take(task.placement, claim.candidate.ask.groups[task.group].request.team_id)
