@@ -97,6 +97,9 @@ class Job(models.Model):
     exit_code = models.IntegerField(null=True, blank=True)
     end_message = models.CharField(max_length=500, blank=True)
     preemptions = models.PositiveIntegerField(default=0)
+    room_made_at = models.DateTimeField(
+        null=True, blank=True, help_text="when others were told to give way to it; empty once it has started"
+    )
     reasons = models.JSONField(default=list)
     estimated_start = models.DateTimeField(null=True, blank=True)
     # The request in figures that lists sort and filter by: all tasks together.
@@ -223,6 +226,9 @@ class Allocation(models.Model):
     bound_at = models.DateTimeField()
     running_at = models.DateTimeField(null=True, blank=True)
     stop_requested_at = models.DateTimeField(null=True, blank=True)
+    evicted_for = models.ForeignKey(
+        Job, null=True, blank=True, on_delete=models.SET_NULL, related_name="evictions", help_text="who it gives way to"
+    )
     released_at = models.DateTimeField(null=True, blank=True)
     end_reason = models.CharField(max_length=40, blank=True)
     exit_code = models.IntegerField(null=True, blank=True)

@@ -74,6 +74,17 @@ class Account:
             for position in path:
                 self._keep(position)
 
+    def give_up(self, leaf: int, user_id: int, charge: int) -> None:
+        """What ``take`` booked is not booked any more."""
+        self.take(leaf, user_id, -charge)
+
+    def set_aside(self, amounts: Mapping[int, int]) -> None:
+        """Books these amounts, by position, as if they were held there; negative ones take that back."""
+        for position, amount in amounts.items():
+            self.allocated[position] += amount
+        if self._keeps_reserves:
+            self._count_reserves()
+
     def use_standing(self, standing: Standing) -> None:
         """Goes on with other entitlements; what is allocated stays as booked."""
         self.standing = standing

@@ -7,13 +7,17 @@ as they were after ``give_back``.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from scheduling.core.admission import Account, Refusal
 from scheduling.core.model import PendingJob, Policy, PoolState, Request, Snapshot, Start, TaskStart
 from scheduling.core.room import Ask, Room, Want
 from scheduling.core.shares import Standing, standing
 from scheduling.core.tree import Tree
+
+if TYPE_CHECKING:
+    from scheduling.core.future import Future
 
 
 class Candidate:
@@ -22,7 +26,7 @@ class Candidate:
     ``choices``: the pools where it could be given something, its first choice first; a job that runs has one.
     """
 
-    __slots__ = ("ask", "choices", "extra", "job", "leaf", "numbers", "pool", "rule", "tasks")
+    __slots__ = ("ask", "choices", "claims", "extra", "job", "leaf", "numbers", "pool", "rule", "tasks")
 
     def __init__(self, job: PendingJob, ask: Ask, leaf: int, choices: list[PoolCycle]):
         self.job = job
@@ -30,6 +34,7 @@ class Candidate:
         self.leaf = leaf
         self.choices = choices
         self.pool: PoolCycle | None = None  # where it was given something
+        self.claims: PoolCycle | None = None  # where others give way to it, and it waits until they are gone
         self.tasks: list[TaskStart] = []
         self.extra = list(ask.extra)  # tasks of each group beyond ``ask.least`` that are still to be placed
         self.rule = ""
@@ -170,6 +175,9 @@ class Cycle:
         self.pools = {pool.id: PoolCycle(pool, self.tree) for pool in sorted(snapshot.pools, key=lambda pool: pool.id)}
         self.started: list[Candidate] = []  # in the order in which they were first given something
         self.candidates: list[Candidate] = []
+        self.waits_for: dict[int, tuple[PoolCycle, list[int]]] = {}  # job → where it waits for which jobs to be gone
+        self.futures: Mapping[int, Future] = {}  # by pool, where anything runs
+        self.not_freed: dict[int, tuple[int, int, int]] = {}  # job → pool, what it needs, the most that can be freed
         self._running_of_class: Counter[tuple[int, str]] = Counter()
         for pool in snapshot.pools:
             self._running_of_class.update(pool.class_usage)

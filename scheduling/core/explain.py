@@ -28,6 +28,7 @@ class Explanations:
         self._cycle = cycle
         self._known: dict[Hashable, tuple[Reason, ...]] = {}
         self._rooms: dict[tuple[int, Wants], Reason | None] = {}  # by pool; None: there is room
+        self._freeable: dict[Hashable, tuple[Reason, ...]] = {}
 
     def by_job(self) -> dict[int, tuple[Reason, ...]]:
         """Job id → why it waits, for every job that is held or still has tasks to place, by ascending id."""
@@ -38,8 +39,34 @@ class Explanations:
         }
         for candidate in self._cycle.candidates:
             if candidate.has_offers():
-                reasons[candidate.job.id] = self._of(candidate)
+                reasons[candidate.job.id] = self._waiting(candidate) or self._with_freeable(candidate)
         return dict(sorted(reasons.items()))
+
+    def _waiting(self, candidate: Candidate) -> tuple[Reason, ...]:
+        """The one reason of a job that others give way to."""
+        known = self._cycle.waits_for.get(candidate.job.id)
+        if known is None:
+            return ()
+        at, jobs = known
+        return (reason("waiting_for_preemption", {"pool": at.pool.name, "jobs": jobs}, pool_id=at.pool.id),)
+
+    def _with_freeable(self, candidate: Candidate) -> tuple[Reason, ...]:
+        """Its reasons; where it was entitled to make others give way, with how much that could have freed."""
+        reasons = self._of(candidate)
+        not_freed = self._cycle.not_freed.get(candidate.job.id)
+        if not_freed is None:
+            return reasons
+        key = (id(reasons), not_freed)
+        if key not in self._freeable:
+            pool_id, needed, freeable = not_freed
+            more = {"needed_milli": needed, "freeable_milli": freeable}
+            self._freeable[key] = tuple(
+                replace(each, numbers={**each.numbers, **more})
+                if each.pool_id == pool_id and each.code in _TELLS_FREEABLE
+                else each
+                for each in reasons
+            )
+        return self._freeable[key]
 
     def _of(self, candidate: Candidate) -> tuple[Reason, ...]:
         key = self._key(candidate)
@@ -74,8 +101,15 @@ class Explanations:
     def _no_room(self, at: PoolCycle, wants: Wants) -> Reason | None:
         key = (at.pool.id, wants)
         if key not in self._rooms:
-            self._rooms[key] = None if at.room.fits(wants) else _no_room(at, wants)
+            self._rooms[key] = None if at.room.fits(wants) else self._kept(at, wants) or _no_room(at, wants)
         return self._rooms[key]
+
+    def _kept(self, at: PoolCycle, wants: Wants) -> Reason | None:
+        future = self._cycle.futures.get(at.pool.id)
+        job_id = future.kept_for(wants) if future is not None else None
+        if job_id is None:
+            return None
+        return reason("reserved_for", {"pool": at.pool.name, "job": job_id}, pool_id=at.pool.id)
 
     def _what_helps(self, refusal: Refusal, candidate: Candidate, at: PoolCycle, wants: Wants) -> Helps:
         """The one change after which nothing else stands in the way; None where there is none, or it is not known."""
@@ -97,6 +131,7 @@ class Explanations:
         return {"quota": {"team": team, _QUOTA_FIELD[refusal.code]: needed, "by_milli": by_milli}}
 
 
+_TELLS_FREEABLE = frozenset({"no_fit", "gang_incomplete", "over_limit", "over_share"})
 _QUOTA_FIELD = {"over_limit": "limit", "over_user_limit": "per_user_limit"}
 # What was refused in its turn, because of where a task would have landed then, could be started now.
 _NOTHING_IN_THE_WAY = Refusal("next_cycle", {})

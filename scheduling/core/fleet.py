@@ -465,6 +465,13 @@ class Fleet:
             known[request] = placement_headroom.headroom(request, self._supply(request, slot), int(possible.sum()))
         return known[request]
 
+    def possible_nodes(self, request: Request) -> frozenset[int]:
+        """Positions of the nodes in service that could host one task of the request if nothing else ran on them."""
+        slot = self._slot(request)
+        self._k.place(self._tables, slot)  # so that the leaves are up to date
+        leaves = self._tables.trees[slot, -self._base :][: len(self._node_ids)]
+        return frozenset(np.flatnonzero((leaves != self._k.NEVER) & self._schedulable()).tolist())
+
     def least_milli(self, request: Request) -> int:
         """The least that one task can count against quotas here: more on other devices only where memory alone is asked
         for. 0 where no device matches or is large enough."""

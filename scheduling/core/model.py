@@ -140,6 +140,45 @@ class PendingJob:
     max_running_of_class: int | None = None  # cap on the team's running jobs of this class
     priority_class: str = "normal"
     growing: bool = False
+    min_runtime: int | None = (
+        None  # how long it is left alone once it has started; microseconds; None: as the pool says
+    )
+    room_made_at: int | None = None  # since when others give way to it, and it has not started yet; microseconds
+
+
+@dataclass(frozen=True, slots=True)
+class RunningTask:
+    """One task that holds its placement. ``releasing``: it is being stopped, and holds it until that is confirmed.
+
+    ``for_job``: the waiting job that it gives way to. ``holder``: the team id under which the fleet knows it, 0 where
+    the pool does not keep teams apart on a device.
+    """
+
+    allocation_id: int
+    group: int  # position in the job's groups
+    placement: Placement
+    releasing: bool = False
+    for_job: int | None = None
+    holder: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunningJob:
+    """A job that holds something: who may be told to give way, and down to what.
+
+    ``least``: by group, the tasks that must go on if any does. It is left alone until ``protected_until``.
+    """
+
+    id: int
+    team_id: int
+    user_id: int
+    pool_id: int
+    priority: int
+    preemptible: bool
+    started_at: int  # microseconds
+    tasks: tuple[RunningTask, ...]  # by ascending allocation id
+    least: tuple[int, ...]
+    protected_until: int = 0  # microseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,13 +203,18 @@ class Snapshot:
     teams: tuple[Team, ...]
     pools: tuple[PoolState, ...]
     pending: tuple[PendingJob, ...]
+    running: tuple[RunningJob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What an operator chose for the installation. Reclaim, reservation and topology options get their place here."""
+    """What an operator chose for the installation. Reservation and topology options get their place here.
+
+    ``max_rescues``: for how many waiting jobs one cycle makes others give way; the next cycle goes on with the rest.
+    """
 
     max_starts: int | None = None  # bound on starts in one cycle; None = all that fit
+    max_rescues: int = 25
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,9 +267,27 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
+class Eviction:
+    """A running job gives way to ``for_job``: as a ``whole``, or with these tasks only, and goes on with the others.
+
+    ``rule`` is ``reclaim`` (its team holds more than it deserves) or ``preempt`` (a job of its own team with a higher
+    priority waits); ``numbers`` are those of its team just before, for the ledger.
+    """
+
+    job_id: int
+    pool_id: int
+    allocation_ids: tuple[int, ...]
+    whole: bool
+    for_job: int
+    rule: str
+    numbers: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What a cycle decided, in order. Every pending job is in ``starts`` or has a reason; both if it may grow on."""
 
     starts: tuple[Start, ...]
     reasons: Mapping[int, tuple[Reason, ...]]  # by job id
     shares: Mapping[int, Mapping[int, Share]]  # pool id → team id → share, with the starts carried out
+    evictions: tuple[Eviction, ...] = ()

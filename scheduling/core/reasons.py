@@ -49,7 +49,7 @@ def held_reason(code: str | None, numbers: Numbers) -> Reason:
 
 def message(reason: Reason, unit: Unit = "gpu") -> str:
     """The reason in plain English, with its numbers as people write them; ``unit`` is that of the reason's pool."""
-    return REASONS[reason.code].sentence(reason.numbers, unit)
+    return REASONS[reason.code].sentence(reason.numbers, unit) + _freeable(reason.numbers, unit)
 
 
 # ---- quantities in words ---------------------------------------------------------------------------------------------
@@ -58,6 +58,13 @@ def message(reason: Reason, unit: Unit = "gpu") -> str:
 def _amount(milli: int, unit: Unit) -> str:
     one, many = _UNIT_NAMES[unit]
     return f"{format_gpus(milli)} {one if 0 < milli <= MILLI_PER_DEVICE else many}"
+
+
+def _freeable(n: Numbers, unit: Unit) -> str:
+    """Of a job that is entitled to make others give way, where that is not enough."""
+    if "freeable_milli" not in n:
+        return ""
+    return f"; {_amount(n['needed_milli'], unit)} needed, at most {format_gpus(n['freeable_milli'])} can be freed"
 
 
 def _are_free(milli: int, unit: Unit) -> str:

@@ -21,6 +21,7 @@ from scheduling.core import reasons as core_reasons
 from scheduling.core.decide import decide
 from scheduling.models import Allocation, AllocationDevice, Decision, Job, Task
 from scheduling.services import lease as leases
+from scheduling.services.evict import evict, made_room_at
 from scheduling.services.picture import Picture
 from scheduling.states import JOB_ACTIVE
 
@@ -31,8 +32,8 @@ MOST_FIGURES = 500  # rows whose reasons differ in figures only, refreshed by on
 
 @dataclass(frozen=True, slots=True)
 class CycleResult:
-    """What a cycle did. ``started`` counts jobs, ``considered`` the pending ones it looked at. ``renewed``: whether it
-    committed anything, which also renews the lease."""
+    """What a cycle did. ``started`` and ``evicted`` count jobs, ``considered`` the waiting ones it looked at.
+    ``renewed``: whether it committed anything, which also renews the lease."""
 
     started: int = 0
     considered: int = 0
@@ -41,6 +42,7 @@ class CycleResult:
     deciding_s: float = 0.0  # of these, in the core
     plan: core.Plan | None = None
     renewed: bool = False
+    evicted: int = 0
 
 
 @dataclass
@@ -115,35 +117,38 @@ class Scheduler:
         except IntegrityError as error:
             log.warning("the database refused a plan; the picture is read anew: %s", error)
             self.picture.outdate()
-            return CycleResult(conflicts=len(plan.starts), considered=len(snapshot.pending))
-        started, conflicts = committed or (0, 0)
+            refused = len(plan.starts) + len(plan.evictions)
+            return CycleResult(conflicts=refused, considered=len(snapshot.pending))
+        started, evicted, conflicts = committed or (0, 0, 0)
         self.last_plan = plan
         if conflicts:
             self.picture.outdate()
         seconds = time.perf_counter() - begun
-        return CycleResult(
-            started, len(snapshot.pending), conflicts, seconds, deciding, plan, renewed=committed is not None
-        )
+        renewed = committed is not None
+        return CycleResult(started, len(snapshot.pending), conflicts, seconds, deciding, plan, renewed, evicted)
 
-    def _commit(self, plan: core.Plan, now: datetime, begun: float) -> tuple[int, int] | None:
-        """How many starts were kept and how many left out; None where there was nothing to commit."""
+    def _commit(self, plan: core.Plan, now: datetime, begun: float) -> tuple[int, int, int] | None:
+        """How many starts and evictions were kept, and how many left out; None where there was nothing to commit."""
         assert self.lease is not None
         reasons = self._reasons_to_tell(plan, now)
-        if not plan.starts and not reasons:
+        if not plan.starts and not plan.evictions and not reasons:
             return None
         with unit_of_work() as journal:
             cycle = leases.renew(self.lease, now, cycle_ms=int((time.perf_counter() - begun) * 1000))
-            _lock_jobs({*(start.job_id for start in plan.starts), *reasons})
+            _lock_jobs({*(start.job_id for start in plan.starts), *reasons, *_jobs_of(plan.evictions)})
             good = _still_good(plan.starts, self.picture)
             bound = _bind(good, self.picture, cycle, now, journal)
             changed = {job_id for job_id, found in reasons.items() if self._codes_differ(job_id, found)}
+            gone = evict(plan.evictions, self.picture.job_teams(plan.evictions), cycle, now, journal)
             _tell(reasons, changed, self.picture, now, journal)
+        self.picture.evicted(gone, made_room_at(gone, now))
         for start, ids in zip(good, bound, strict=True):
-            self.picture.bound(start, ids)
+            self.picture.bound(start, ids, now)
             self._told.pop(start.job_id, None)
         for job_id, found in reasons.items():
             self._told[job_id] = (now, found)
-        return len(good), len(plan.starts) - len(good)
+        left_out = len(plan.starts) - len(good) + len(plan.evictions) - len(gone)
+        return len(good), len(gone), left_out
 
     def _codes_differ(self, job_id: int, found: tuple[core.Reason, ...]) -> bool:
         told = self._told.get(job_id)
@@ -170,6 +175,10 @@ class Scheduler:
         for gone in [job_id for job_id in self._told if job_id not in plan.reasons]:
             del self._told[gone]
         return due
+
+
+def _jobs_of(evictions: Sequence[core.Eviction]) -> set[int]:
+    return {job_id for each in evictions for job_id in (each.job_id, each.for_job)}
 
 
 def _lock_jobs(job_ids: Set[int]) -> None:
@@ -277,6 +286,7 @@ def _start_jobs(starts: Sequence[core.Start], picture: Picture) -> None:
             pool=pool_id,
             reasons=[],
             estimated_start=None,
+            room_made_at=None,
         )
 
 

@@ -60,6 +60,7 @@ JOB_EVENTS = (
     "job.stopping",
     "job.requeued",
     "job.changed",
+    "job.shrunk",
 )
 
 
@@ -78,6 +79,21 @@ class Held:
     user_id: int
     job_id: int
     charge: int
+    group: int = 0
+    bound_at: int = 0  # microseconds
+    releasing: bool = False
+    for_job: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """What the core must know of a job that holds something, beyond what it holds."""
+
+    priority: int
+    preemptible: bool
+    least: tuple[int, ...]
+    min_runtime: int | None  # microseconds; None: the pool's
+    ending: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +160,10 @@ class Picture:
         self.held: dict[int, Held] = {}
         self.job_class: dict[int, tuple[int, int, str]] = {}  # job → (pool, team, class) that counts against a cap
         self.job_live: dict[int, int] = defaultdict(int)  # job → its live allocations
+        self.runners: dict[int, Runner] = {}  # by job
+        self.allocations_of: dict[int, dict[int, None]] = defaultdict(dict)  # job → its live allocations
+        self.protected_until: datetime | None = None  # when the next job may be told to give way that was not before
+        self._running: dict[int, core.RunningJob] = {}  # as last told; without what has changed since
         self.claims_change_at: datetime | None = None
         self.generation = 0
 
@@ -156,6 +176,9 @@ class Picture:
         self.held.clear()
         self.job_class.clear()
         self.job_live.clear()
+        self.runners.clear()
+        self.allocations_of.clear()
+        self._running.clear()
         self._load_claims(now)
         self.pools = {}
         self._load_pools(Pool.objects.all())
@@ -172,7 +195,7 @@ class Picture:
         if self.seq < 0:
             self.load(now)
             return True
-        changed = self._claims_due(now)
+        changed = self._claims_due(now) or self._protection_ended(now)
         if last_seq(self.seq) == self.seq:
             return changed
         rows = list(
@@ -225,6 +248,13 @@ class Picture:
             self.generation += 1
         return changed
 
+    def _protection_ended(self, now: datetime) -> bool:
+        if self.protected_until is None or now < self.protected_until:
+            return False
+        self.protected_until = None
+        self.generation += 1
+        return True
+
     def _claims_due(self, now: datetime) -> bool:
         if self.claims_change_at is None or now < self.claims_change_at:
             return False
@@ -250,6 +280,8 @@ class Picture:
         ids = set(pool_ids)
         for allocation_id in [key for key, held in self.held.items() if held.pool_id in ids]:
             held = self.held.pop(allocation_id)
+            self.allocations_of.pop(held.job_id, None)
+            self._running.pop(held.job_id, None)
             self.job_class.pop(held.job_id, None)
             self.job_live.pop(held.job_id, None)
         for pool_id in ids:
@@ -293,8 +325,9 @@ class Picture:
         ).order_by("allocation_id", "device__index"):
             slices[row.allocation_id].append(row)
         live = Allocation.objects.filter(pool_id=pool_id, released_at__isnull=True).annotate(
-            class_name=F("job__priority_class__name")
+            class_name=F("job__priority_class__name"), position=F("task__group__position")
         )
+        self._load_runners(pool_id)
         for row in live.order_by("id"):
             own = slices.get(row.pk, [])
             placement = pool.fleet.placement_on(
@@ -306,8 +339,33 @@ class Picture:
                 row.host_memory_mib,
             )
             pool.take(placement, row.team_id)
-            self._count(row.pk, Held(pool_id, placement, row.team_id, row.user_id, row.job_id, charge(pool, placement)))
+            self._count(
+                row.pk,
+                Held(
+                    pool_id,
+                    placement,
+                    row.team_id,
+                    row.user_id,
+                    row.job_id,
+                    charge(pool, placement),
+                    row.position,
+                    microseconds(row.bound_at),
+                    row.stop_requested_at is not None,
+                    row.evicted_for_id,
+                ),
+            )
             self._count_class(row.job_id, pool_id, row.team_id, row.class_name)
+
+    def _load_runners(self, pool_id: int) -> None:
+        live = Allocation.objects.filter(pool_id=pool_id, released_at__isnull=True).values("job_id")
+        jobs = list(Job.objects.filter(pk__in=live).select_related("priority_class").order_by("id"))
+        least: dict[int, list[int]] = defaultdict(list)
+        for chunk in _chunks([job.pk for job in jobs], 500):
+            rows = TaskGroup.objects.filter(job_id__in=chunk).order_by("job_id", "position")
+            for job_id, min_count in rows.values_list("job_id", "min_count"):
+                least[job_id].append(min_count)
+        for job in jobs:
+            self.runners[job.pk] = _runner(job, least[job.pk])
 
     def _load_jobs(self, jobs: QuerySet[Job]) -> None:
         rows = list(jobs.select_related("priority_class").order_by("id"))
@@ -327,6 +385,9 @@ class Picture:
                 .annotate(count=Count("id"))
             )
         for job in rows:
+            if job.state != Job.State.PENDING:
+                self.runners[job.pk] = _runner(job, [group.min_count for group in groups[job.pk]])
+                self._running.pop(job.pk, None)
             found = self._pending_job(job, groups[job.pk], placed)
             if found is not None:
                 self.pending[job.pk] = found
@@ -360,6 +421,8 @@ class Picture:
             max_running_of_class=job.priority_class.max_jobs_per_team,
             priority_class=job.priority_class.name,
             growing=growing,
+            room_made_at=None if job.room_made_at is None or growing else microseconds(job.room_made_at),
+            min_runtime=None if job.min_runtime_s is None else job.min_runtime_s * 1_000_000,
         )
 
     def relearn(self) -> None:
@@ -386,29 +449,57 @@ class Picture:
         self.held[allocation_id] = held
         pool.usage[(held.team_id, held.user_id)] += held.charge
         self.job_live[held.job_id] += 1
+        self.allocations_of[held.job_id][allocation_id] = None
+        self._running.pop(held.job_id, None)
 
     def _count_class(self, job_id: int, pool_id: int, team_id: int, class_name: str) -> None:
         if job_id not in self.job_class:
             self.job_class[job_id] = (pool_id, team_id, class_name)
             self.pools[pool_id].class_usage[(team_id, class_name)] += 1
 
-    def bound(self, start: core.Start, allocation_ids: Sequence[int]) -> None:
+    def bound(self, start: core.Start, allocation_ids: Sequence[int], now: datetime) -> None:
         """An own commit: the start's tasks hold their placements now, under these ids, in this order."""
         job_id, pool_id = start.job_id, start.pool_id
         job = self.pending[job_id]
         pool = self.pools[pool_id]
         placed = [group.placed for group in job.groups]
+        if not job.growing:
+            least = tuple(group.min_count for group in job.groups)
+            self.runners[job_id] = Runner(job.priority, job.preemptible, least, job.min_runtime)
+        at = microseconds(now)
         for allocation_id, task in zip(allocation_ids, start.tasks, strict=True):
             pool.take(task.placement, job.team_id)
             amount = charge(pool, task.placement)
-            self._count(allocation_id, Held(pool_id, task.placement, job.team_id, job.user_id, job_id, amount))
+            held = Held(pool_id, task.placement, job.team_id, job.user_id, job_id, amount, task.group, at)
+            self._count(allocation_id, held)
             placed[task.group] += 1
         self._count_class(job_id, pool_id, job.team_id, job.priority_class)
         pool.requests_seen += len(allocation_ids)
         del self.pending[job_id]
         if any(count < group.count for count, group in zip(placed, job.groups, strict=True)):
             groups = tuple(replace(group, placed=count) for group, count in zip(job.groups, placed, strict=True))
-            self.pending[job_id] = replace(job, groups=groups, growing=True, pool_ids=(pool_id,))
+            self.pending[job_id] = replace(
+                job, groups=groups, growing=True, pool_ids=(pool_id,), room_made_at=None
+            )
+
+    def job_teams(self, evictions: Iterable[core.Eviction]) -> dict[int, int]:
+        """Job → team, of those that give way."""
+        return {each.job_id: self.held[each.allocation_ids[0]].team_id for each in evictions}
+
+    def evicted(self, evictions: Iterable[core.Eviction], room_made_at: Mapping[int, datetime]) -> None:
+        """An own commit: these are being stopped now; ``room_made_at``: for which jobs, since when."""
+        for each in evictions:
+            for allocation_id in each.allocation_ids:
+                if allocation_id in self.held:
+                    held = self.held[allocation_id]
+                    self.held[allocation_id] = replace(held, releasing=True, for_job=each.for_job)
+            if each.whole:
+                self.runners[each.job_id] = replace(self.runners[each.job_id], ending=True)
+                self.pending.pop(each.job_id, None)  # it does not grow any more
+            self._running.pop(each.job_id, None)
+            waiting = self.pending.get(each.for_job)
+            if waiting is not None:
+                self.pending[each.for_job] = replace(waiting, room_made_at=microseconds(room_made_at[each.for_job]))
 
     def released(self, allocation_ids: Iterable[int]) -> None:
         """These allocations hold nothing any more; unknown ones are passed over."""
@@ -424,6 +515,8 @@ class Picture:
             pool.usage[key] -= held.charge
             if not pool.usage[key]:
                 del pool.usage[key]
+            self.allocations_of[held.job_id].pop(allocation_id, None)
+            self._running.pop(held.job_id, None)
             self._uncount_class(held.job_id)
 
     def _uncount_class(self, job_id: int) -> None:
@@ -431,6 +524,8 @@ class Picture:
         if self.job_live[job_id] > 0:
             return
         del self.job_live[job_id]
+        self.allocations_of.pop(job_id, None)
+        self.runners.pop(job_id, None)
         if job_id not in self.job_class:
             return
         pool_id, team_id, class_name = self.job_class.pop(job_id)
@@ -445,6 +540,48 @@ class Picture:
             teams=self.teams,
             pools=tuple(self.pools[pool_id].state() for pool_id in sorted(self.pools)),
             pending=tuple(self.pending[job_id] for job_id in sorted(self.pending)),
+            running=self._running_jobs(now),
+        )
+
+    def _running_jobs(self, now: datetime) -> tuple[core.RunningJob, ...]:
+        """Every job that holds something; and when the next one of them may be told to give way is noted."""
+        for job_id, allocations in self.allocations_of.items():
+            if job_id not in self._running and allocations and job_id in self.runners:
+                self._running[job_id] = self._running_job(job_id, sorted(allocations))
+        jobs = tuple(self._running[job_id] for job_id in sorted(self._running))
+        moment = microseconds(now)
+        ends = [job.protected_until for job in jobs if job.preemptible and job.protected_until > moment]
+        self.protected_until = EPOCH + min(ends) * MICROSECOND if ends and self.pending else None
+        return jobs
+
+    def _running_job(self, job_id: int, allocation_ids: Sequence[int]) -> core.RunningJob:
+        runner = self.runners[job_id]
+        held = [self.held[allocation_id] for allocation_id in allocation_ids]
+        pool = self.pools[held[0].pool_id]
+        started_at = min(each.bound_at for each in held)
+        own = runner.min_runtime
+        min_runtime = pool.row.min_runtime_s * 1_000_000 if own is None else own
+        return core.RunningJob(
+            id=job_id,
+            team_id=held[0].team_id,
+            user_id=held[0].user_id,
+            pool_id=pool.id,
+            priority=runner.priority,
+            preemptible=runner.preemptible,
+            started_at=started_at,
+            tasks=tuple(
+                core.RunningTask(
+                    allocation_id,
+                    each.group,
+                    each.placement,
+                    each.releasing or runner.ending,
+                    each.for_job,
+                    0 if pool.share_across_teams else each.team_id,
+                )
+                for allocation_id, each in zip(allocation_ids, held, strict=True)
+            ),
+            least=runner.least,
+            protected_until=started_at + min_runtime if min_runtime else 0,
         )
 
     def check(self) -> list[str]:
@@ -463,6 +600,16 @@ class Picture:
                 if in_database != held[device_id]
             ]
         return differences
+
+
+def _runner(job: Job, least: Sequence[int]) -> Runner:
+    return Runner(
+        priority=job.priority_class.value if job.priority_value is None else job.priority_value,
+        preemptible=job.preemptible,
+        least=tuple(least),
+        min_runtime=None if job.min_runtime_s is None else job.min_runtime_s * 1_000_000,
+        ending=bool(job.ending),
+    )
 
 
 def _waiting() -> Q:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from django.db.models import Q
+from django.db.models import F, Q
 
 from events.services import last_seq, unit_of_work
 from inventory.models import EngineConnection, Node
@@ -19,10 +19,11 @@ from inventory.services import set_node_state
 from scheduling.engines.base import Engine, EngineError, Order, Report, Slice
 from scheduling.models import Allocation, AllocationDevice, Job
 from scheduling.services.reports import record_reports
+from scheduling.states import JOB_ACTIVE
 
 log = logging.getLogger(__name__)
 
-WAKING_EVENTS = ("allocations.bound", "job.stopping", "node.state")
+WAKING_EVENTS = ("allocations.bound", "job.stopping", "job.evicted", "node.state")
 LAUNCH_PATIENCE = timedelta(minutes=5)
 
 
@@ -50,9 +51,10 @@ class Reconciler:
         if seq == self.seen_seq and not self._anew:
             return changed
         self._anew = True  # should anything below fail, the next pass does it all again
-        to_launch, to_stop, unmarked, lost = self._look()
+        to_launch, to_stop, unmarked, lost, drained = self._look()
         # A node may be set down by whoever may set states; what ran there is then lost with it, here at the latest.
         changed += record_reports([Report(each, "ended", now, None, "node_lost") for each in lost], now)
+        changed += self._drain(drained, now)
         if unmarked:
             changed += self._mark_stops(unmarked, now)
         delayed = self._stop(to_stop, now)
@@ -104,14 +106,16 @@ class Reconciler:
         self._untold = kept
         return changed, told
 
-    def _look(self) -> tuple[list[int], list[tuple[int, int]], list[int], list[int]]:
-        """Ids of live allocations: to launch; to stop, with grace; of these not marked yet; on nodes that are down."""
+    def _look(self) -> tuple[list[int], list[tuple[int, int]], list[int], list[int], list[int]]:
+        """Ids of live allocations: to launch; to stop, with grace; of these not marked yet; on nodes that are down; and
+        of jobs that must leave a node that is draining."""
         to_launch: list[int] = []
         to_stop: list[tuple[int, int]] = []
         unmarked: list[int] = []
         lost: list[int] = []
+        drained: list[int] = []
         wanting = Q(state=Allocation.State.BOUND) | Q(stop_requested_at__isnull=False) | ~Q(job__ending="")
-        wanting |= Q(node__state=Node.State.DOWN)
+        wanting |= Q(node__state__in=(Node.State.DOWN, Node.State.DRAINING))
         rows = Allocation.objects.filter(self._live(), wanting).order_by("id")
         for row in rows.values_list("id", "state", "stop_requested_at", "job__ending", "pool__grace_s", "node__state"):
             allocation_id, state, stop_requested_at, ending, grace, node_state = row
@@ -124,9 +128,28 @@ class Reconciler:
                     unmarked.append(allocation_id)
                 if allocation_id not in self.stopped:
                     to_stop.append((allocation_id, grace))
+            elif node_state == Node.State.DRAINING:
+                drained.append(allocation_id)
             elif state == Allocation.State.BOUND and allocation_id not in self.launched:
                 to_launch.append(allocation_id)
-        return to_launch, to_stop, unmarked, lost
+        return to_launch, to_stop, unmarked, lost, drained
+
+    def _drain(self, allocation_ids: Sequence[int], now: datetime) -> int:
+        """The jobs of these allocations go back to the queue as a whole; returns how many. Their tasks are stopped by
+        the next pass, with their pool's grace."""
+        if not allocation_ids:
+            return 0
+        with unit_of_work() as journal:
+            ids = set(Allocation.objects.filter(pk__in=allocation_ids).values_list("job_id", flat=True))
+            jobs = Job.objects.select_for_update(no_key=True).filter(pk__in=ids, ending="", state__in=JOB_ACTIVE)
+            found = list(jobs.order_by("pk").values_list("pk", "team_id", "pool_id", "state"))
+            Job.objects.filter(pk__in=[each[0] for each in found]).update(
+                ending=Job.Ending.REQUEUE, ending_reason="drained", version=F("version") + 1
+            )
+            for job_id, team_id, pool_id, state in found:
+                common = {"team_id": team_id, "pool_id": pool_id, "job_id": job_id}
+                journal.record("job.stopping", now, **common, state=state, ending=Job.Ending.REQUEUE, reason="drained")
+        return len(found)
 
     def _mark_stops(self, allocation_ids: Sequence[int], now: datetime) -> int:
         """The allocations are releasing, on record before any stop is sent, with an event a job."""

@@ -32,9 +32,7 @@ def record_reports(reports: Sequence[Report], now: datetime) -> int:
     with unit_of_work() as journal:
         ids = [report.allocation_id for report in reports]
         _lock_jobs(ids)
-        rows = Allocation.objects.select_for_update(of=("self",), no_key=True).filter(
-            pk__in=ids, released_at__isnull=True
-        )
+        rows = Allocation.objects.select_for_update(of=("self",), no_key=True).filter(pk__in=ids, released_at__isnull=True)
         allocations = {row.pk: row for row in rows.select_related("job", "pool").order_by("pk")}
         jobs = {row.job_id: row.job for row in allocations.values()}
         for row in allocations.values():
@@ -176,6 +174,8 @@ class _Recording:
 
     def _task_state(self, allocation: Allocation, report: Report) -> str:
         job = self.jobs[allocation.job_id]
+        if report.exit_code != 0 and _gave_way(allocation, job):
+            return Task.State.PENDING
         if report.exit_code == 0 and job.ending in (Job.Ending.NONE, Job.Ending.SUCCEEDED):
             return Task.State.SUCCEEDED
         if job.ending == Job.Ending.CANCELLED or (report.reason == "stopped" and job.ending == Job.Ending.FAILED):
@@ -191,7 +191,10 @@ class _Recording:
     def _settle(self, job: Job) -> None:
         ended = [(allocation, report) for allocation, report in self.ended if allocation.job_id == job.pk]
         if job.ending == Job.Ending.NONE:
-            self._judge(job, ended)
+            gave_way = [allocation for allocation, _ in ended if _gave_way(allocation, job)]
+            if gave_way:
+                self._record(job, "job.shrunk", state=job.state, tasks=len(gave_way))
+            self._judge(job, [each for each in ended if each[0] not in gave_way or each[1].exit_code == 0])
         if self.live[job.pk]:
             self._note_running(job)
         elif job.ending != Job.Ending.NONE:
@@ -297,6 +300,11 @@ class _Recording:
 
     def _record(self, job: Job, kind: str, **data: Any) -> None:
         self.journal.record(kind, self.now, team_id=job.team_id, pool_id=job.pool_id, job_id=job.pk, **data)
+
+
+def _gave_way(allocation: Allocation, job: Job) -> bool:
+    """Whether it was stopped so that another job has room, while its own job goes on without it."""
+    return allocation.stop_requested_at is not None and job.ending == Job.Ending.NONE
 
 
 def _waiver(allocation: Allocation) -> str:

@@ -92,7 +92,7 @@ def _set_hold(job: Job, hold: str, now: datetime, actor_id: int | None) -> None:
         if before == hold:
             return
         changed = Job.objects.filter(pk=job.pk, state=Job.State.PENDING, hold=before).update(
-            hold=hold, version=F("version") + 1
+            hold=hold, room_made_at=None, version=F("version") + 1
         )
         if not changed:
             raise Conflict("Something else happened to the job at the same moment.", code="changed_meanwhile")

@@ -41,15 +41,17 @@ class Clockwork:
                 self.cycles += 1
                 self.deciding_s += result.deciding_s
                 self.decisions += result.considered
-            if not changed and not result.started and not result.conflicts:
+            if not changed and not result.started and not result.evicted and not result.conflicts:
                 return plan
         raise Unsettled(f"still changing at {self.now.isoformat()} after {rounds} rounds")
 
     def next_change(self) -> datetime | None:
-        """The next moment at which something happens by itself: an engine reports, a quota begins or ends."""
+        """The next moment at which something happens by itself: an engine reports, a quota begins or ends, a job may be
+        told to give way that was left alone until then."""
         moments = [moment for each in self.reconcilers if (moment := each.engine.next_change()) is not None]
-        claims = self.scheduler.picture.claims_change_at
-        return min(moments if claims is None else [*moments, claims], default=None)
+        picture = self.scheduler.picture
+        moments += [moment for moment in (picture.claims_change_at, picture.protected_until) if moment is not None]
+        return min(moments, default=None)
 
     def run_until(self, end: datetime) -> None:
         """Time goes on to ``end`` (inclusive), with a settling at every moment at which something happens by itself."""

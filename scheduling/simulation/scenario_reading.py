@@ -60,7 +60,7 @@ NODE = {
     "host_memory_gib": may(values.scaled(1024)),
     "labels": may(values.text_map),
 }
-POOL_OPTIONS = {"half_life": may(not_built), "grace": may(values.duration), "min_runtime": may(values.only_zero)}
+POOL_OPTIONS = {"half_life": may(not_built), "grace": may(values.duration), "min_runtime": may(values.duration)}
 
 
 POOL = {
@@ -101,12 +101,11 @@ SUBMIT = {
     "repeat": may(whole(1, MOST_REPEATS)),
     "topology": may(not_built),
     "after": may(not_built),
-    "min_runtime": may(values.only_zero),
     **{
         name: may(as_given)
         for name in (
             "pool pools gpus devices gpu_memory_mib cpu memory_gib tasks min_tasks model vendor node_selector groups "
-            "priority preemptible duration time_limit exit kind retries min_device_memory_mib"
+            "priority preemptible duration time_limit exit kind retries min_runtime min_device_memory_mib"
         ).split()
     },
 }
@@ -232,10 +231,12 @@ def pool_options(given: Mapping[str, Any], section: Section, where: str) -> dict
     if "options" in given:
         inner = section["options"]
         more = read_fields(inner, f"{where}.options", POOL_OPTIONS, section.lines["options"])
-        if "grace" in more:
-            if more["grace"] % timedelta(seconds=1):
-                raise ScenarioError("must be whole seconds", line=inner.lines["grace"], field=f"{where}.options.grace")
-            options["grace_s"] = more["grace"] // timedelta(seconds=1)
+        for name in ("grace", "min_runtime"):
+            if name in more:
+                if more[name] % timedelta(seconds=1):
+                    field = f"{where}.options.{name}"
+                    raise ScenarioError("must be whole seconds", line=inner.lines[name], field=field)
+                options[f"{name}_s"] = more[name] // timedelta(seconds=1)
     return options
 
 
@@ -349,8 +350,6 @@ def _check_action(kind: str, given: Mapping[str, Any], section: Section, where: 
         refuse("either delete or parent", "delete")
     if kind == "quota" and "remove" in given and set(given) - {"team", "pool", "remove"}:
         refuse("a quota that is removed has no other values", "remove")
-    if kind == "node" and given["state"] == Node.State.DRAINING:
-        refuse(f"draining {values.NOT_BUILT}", "state")
     if kind == "rate" and not {"model", "pool"} & set(given):
         refuse("needs model or pool")
     if kind == "utilization" and (given["compute"] > 1 or given["memory"] > 1):

@@ -178,12 +178,6 @@ def not_built(value: Any) -> Any:
     raise NotBuilt(NOT_BUILT)
 
 
-def only_zero(value: Any) -> None:
-    """Nothing here acts on it yet, so only the value that asks for nothing is taken."""
-    if duration(value):
-        raise NotBuilt(f"{value} {NOT_BUILT}; leave it out or write 0s")
-
-
 # ---- collections -----------------------------------------------------------------------------------------------------
 
 

@@ -80,7 +80,7 @@ class World:
     def payload(self, values: Mapping[str, Any], name: str) -> dict[str, Any]:
         """The request that a submit step stands for, under this name."""
         team = self.teams.get(values["team"])
-        rest = {key: value for key, value in values.items() if key not in ("job", "user", "repeat", "min_runtime")}
+        rest = {key: value for key, value in values.items() if key not in ("job", "user", "repeat")}
         return {**rest, "name": name, "team": team.slug if team else values["team"]}
 
     def restart(self) -> None:

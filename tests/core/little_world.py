@@ -16,6 +16,8 @@ from scheduling.core.model import (
     PoolState,
     Quota,
     Request,
+    RunningJob,
+    RunningTask,
     Snapshot,
     Team,
 )
@@ -58,8 +60,9 @@ class World:
     """Built line by line; ids are given in the order in which things are named, so who comes first is older."""
 
     def __init__(self):
-        self.teams, self.pools, self.jobs = {}, {}, {}
+        self.teams, self.pools, self.jobs, self.running = {}, {}, {}, {}
         self._node_count = 0
+        self.now = 0
 
     def pool(self, name, *nodes, unit="gpu", available=True, **options):
         placed = []
@@ -93,6 +96,7 @@ class World:
             placement = at.fleet.place(request(gpus, **asks))
             assert placement is not None, "the world is too small for what runs in it"
             at.fleet.take(placement)
+            self._last = placement
             key = (self.teams[team].id, user)
             held = placement.milli if at.unit == "gpu" else placement.cpu_milli
             at.usage[key] = at.usage.get(key, 0) + held
@@ -101,10 +105,41 @@ class World:
                 at.class_usage[rank] = at.class_usage.get(rank, 0) + 1
         return self
 
+    def works(
+        self, name, team, gpus=1, *, tasks=1, least=None, at=None, pool=None, user=ALICE, priority=500,
+        preemptible=True, releasing=0, for_job=None, protected_until=0, **asks,
+    ):  # fmt: skip
+        """A job that runs and may be told to give way; its last ``releasing`` tasks are being stopped already."""
+        where, number = self._pool(pool), 1000 + len(self.running)
+        made = []
+        for i in range(tasks):
+            self.runs(team, gpus, pool=pool, user=user, **asks)
+            placement = self._last
+            leaving = i >= tasks - releasing
+            made.append(RunningTask(number * 100 + i, 0, placement, leaving, for_job if leaving else None))
+        self.running[name] = RunningJob(
+            id=number,
+            team_id=self.teams[team].id,
+            user_id=user,
+            pool_id=where.id,
+            priority=priority,
+            preemptible=preemptible,
+            started_at=number if at is None else at,
+            tasks=tuple(made),
+            least=(tasks if least is None else least,),
+            protected_until=protected_until,
+        )
+        return self
+
+    def works_of(self, team, count, gpus=1, *, prefix=None, **more):
+        for i in range(1, count + 1):
+            self.works(f"{prefix or team}-r{i}", team, gpus, **more)
+        return self
+
     def job(
         self, name, team, gpus=1, *, tasks=1, min_tasks=None, groups=None, at=None, pool=None, pools=None,
         user=ALICE, placed=0, priority=500, cluster_wide=False, preemptible=True, held=None, held_numbers=None,
-        max_running_of_class=None, priority_class="normal", growing=False, **asks,
+        max_running_of_class=None, priority_class="normal", growing=False, room_made_at=None, **asks,
     ):  # fmt: skip
         number = len(self.jobs) + 1
         if groups is None:
@@ -125,6 +160,7 @@ class World:
             max_running_of_class=max_running_of_class,
             priority_class=priority_class,
             growing=growing,
+            room_made_at=room_made_at,
         )
         return self
 
@@ -148,7 +184,9 @@ class World:
             )
             for pool in self.pools.values()
         )
-        return Snapshot(0, tuple(self.teams.values()), pools, tuple(self.jobs.values()))
+        return Snapshot(
+            self.now, tuple(self.teams.values()), pools, tuple(self.jobs.values()), tuple(self.running.values())
+        )
 
     def decide(self, **policy):
         return Outcome(self, decide(self.snapshot(), Policy(**policy)))
@@ -169,6 +207,12 @@ class Outcome:
     def started(self):
         """Names of what starts, in order."""
         return [self._names[start.job_id] for start in self.plan.starts]
+
+    @property
+    def evicted(self):
+        """Name of who gives way → how many tasks of it, "all" for a job as a whole."""
+        names = {job.id: name for name, job in self.world.running.items()}
+        return {names[e.job_id]: "all" if e.whole else len(e.allocation_ids) for e in self.plan.evictions}
 
     @property
     def tasks(self):

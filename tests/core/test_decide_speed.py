@@ -7,7 +7,19 @@ import pytest
 
 from scheduling.core.decide import decide
 from scheduling.core.fleet import Fleet
-from scheduling.core.model import DeviceState, Group, NodeState, PendingJob, PoolState, Quota, Request, Snapshot, Team
+from scheduling.core.model import (
+    DeviceState,
+    Group,
+    NodeState,
+    PendingJob,
+    PoolState,
+    Quota,
+    Request,
+    RunningJob,
+    RunningTask,
+    Snapshot,
+    Team,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -61,6 +73,32 @@ def test_ten_thousand_waiting_jobs_of_a_hundred_teams(used, quotas, starts):
     plan = decide(snapshot)
     assert bool(plan.starts) is starts
     assert len(plan.starts) + len(plan.reasons) == 10_000
+    began = time.process_time()
+    decide(snapshot)
+    assert time.process_time() - began < 1
+
+
+def busy(greedy):
+    """A full fleet with 3,104 jobs on two GPUs each; ``greedy``: half of the teams hold all of it."""
+    nodes, two, running, usage = fleet(0), Request(2, 1000), [], {}
+    for number in range(1, 4 * 776 + 1):
+        team = 11 + number % (50 if greedy else 100)
+        placement = nodes.place(two)
+        nodes.take(placement)
+        usage[team, 1] = usage.get((team, 1), 0) + placement.milli
+        tasks = (RunningTask(number, 0, placement),)
+        running.append(RunningJob(100_000 + number, team, 1, 1, 500, True, number, tasks, (1,)))
+    return nodes, usage, tuple(running)
+
+
+@pytest.mark.parametrize("greedy", [False, True], ids=["everyone at its share", "half of the teams borrow"])
+def test_ten_thousand_waiting_jobs_that_could_make_others_give_way(greedy):
+    nodes, usage, running = busy(greedy)
+    quotas = {team.id: Quota(guaranteed=60_000) for team in TEAMS[10:]}
+    pool = PoolState(1, "train", nodes, quotas, usage)
+    snapshot = Snapshot(0, TEAMS, (pool,), tuple(queue(10_000)), running)
+    plan = decide(snapshot)
+    assert bool(plan.evictions) is greedy
     began = time.process_time()
     decide(snapshot)
     assert time.process_time() - began < 1
