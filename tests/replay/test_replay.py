@@ -10,11 +10,14 @@ from pathlib import Path
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.utils import timezone
 
 from billing.models import UsageRecord
+from config.replay import play
 from config.replay.report import as_page, duration, quantile
 from inventory.models import Device, Node
 from scheduling.models import Allocation, Job
+from scheduling.workload.traces import read_trace
 
 NODES = """sn,cpu_milli,memory_mib,gpu,model
 node-1,96000,393216,2,T4
@@ -76,6 +79,17 @@ def test_jobs_run_where_and_as_long_as_the_trace_says(trace):
     assert third.running_at is not None
     assert third.released_at == third.running_at + timedelta(minutes=10)
     assert third.job.state == Job.State.FAILED
+
+
+@pytest.mark.django_db
+def test_one_that_is_stopped_waits_for_nothing_more(trace):
+    start = timezone.now()
+    stage = play.set_stage(read_trace(trace), "played", start, placement="binpack")
+    submitted: list[int] = []
+    play.play(stage, speed=1, progress=submitted.append, stopped=lambda: bool(submitted))
+    # The third job is due in ten minutes.
+    assert (submitted, Job.objects.count()) == ([2], 2)
+    assert stage.clockwork.now == start
 
 
 @pytest.mark.django_db

@@ -29,6 +29,7 @@ from tenants.models import Team, User
 from tenants.services import create_team, create_user, set_membership
 
 SAMPLES = 400  # points of the curves over time
+NAP_S = 0.1
 STEP_MILLI = 10  # traces were recorded with finer slices than our default step
 OTHER_RATE = Decimal("1.00")  # per GPU-hour, of models that have no demo rate
 
@@ -168,6 +169,7 @@ def play(
     """All jobs are submitted at their times and have run as far as they ever will; jobs without an end run on.
 
     ``speed``: virtual seconds a second; None: as fast as it goes. ``progress`` hears of jobs that were submitted.
+    Once ``stopped`` says so, within a moment nothing more is submitted or waited for.
     """
     begun = time.perf_counter()
     batches = _batches(stage.trace.jobs)
@@ -176,7 +178,9 @@ def play(
     next_sample = 0.0
     for submit_s, jobs in batches:
         moment = stage.start + timedelta(seconds=float(submit_s))
-        _wait(stage, moment, begun, speed)
+        _wait(stage, moment, begun, speed, stopped)
+        if stopped():
+            break
         stage.clockwork.run_until(moment)
         _submit(stage, jobs)
         stage.clockwork.settle()
@@ -184,11 +188,11 @@ def play(
             _sample(stage)
             next_sample = float(submit_s) + every
         progress(len(jobs))
-        if stopped():
-            break
     while not stopped() and (next_moment := stage.clockwork.next_change()) is not None:
         step = max(next_moment, stage.clockwork.now + timedelta(seconds=every))
-        _wait(stage, step, begun, speed)
+        _wait(stage, step, begun, speed, stopped)
+        if stopped():
+            break
         stage.clockwork.run_until(step)
         _sample(stage)
     stage.wall_s = time.perf_counter() - begun
@@ -201,10 +205,12 @@ def _batches(jobs: Sequence[TraceJob]) -> list[tuple[Decimal, list[TraceJob]]]:
     return sorted(by_time.items())
 
 
-def _wait(stage: Stage, moment: datetime, begun: float, speed: float | None) -> None:
+def _wait(stage: Stage, moment: datetime, begun: float, speed: float | None, stopped: Callable[[], bool]) -> None:
     if speed is not None:
-        due = (moment - stage.start).total_seconds() / speed
-        time.sleep(max(0.0, due - (time.perf_counter() - begun)))
+        due = begun + (moment - stage.start).total_seconds() / speed
+        # In short naps: a signal does not end a sleep that it only took note of.
+        while not stopped() and (left := due - time.perf_counter()) > 0:
+            time.sleep(min(left, NAP_S))
 
 
 def _submit(stage: Stage, jobs: Sequence[TraceJob]) -> None:
