@@ -14,13 +14,13 @@ def take_data_option(argv: list[str]) -> list[str]:
     rest: list[str] = []
     items = iter(argv)
     for item in items:
-        if item == "--data":
-            folder = next(items, None)
-            if folder is None:
+        if item == "--data" or item.startswith("--data="):
+            folder = next(items, "") if item == "--data" else item.removeprefix("--data=")
+            if not folder:
                 sys.exit("--data needs a folder")
+            if argv[1] == "issue_token" and not Path(folder).is_dir():
+                sys.exit(f"--data: there is no folder {folder}")
             os.environ["ALLOTMENT_DATA"] = str(Path(folder).resolve())
-        elif item.startswith("--data="):
-            os.environ["ALLOTMENT_DATA"] = str(Path(item.removeprefix("--data=")).resolve())
         else:
             rest.append(item)
     return rest
@@ -37,7 +37,10 @@ def main() -> None:
         argv = take_data_option(argv)
     from django.core.management import execute_from_command_line
 
-    execute_from_command_line(argv)
+    try:
+        execute_from_command_line(argv)
+    except KeyboardInterrupt:
+        sys.exit(130)  # as a shell tells of what Ctrl-C ended
 
 
 if __name__ == "__main__":

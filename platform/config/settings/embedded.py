@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import sys
 
 from config.settings.base import *  # noqa: F403
 from config.settings.base import DATA_DIR
@@ -9,12 +10,15 @@ from config.settings.base import DATA_DIR
 
 def kept_secret(name: str) -> str:
     """The secret in ``DATA_DIR/name``, made at the first start and readable by this user only."""
-    DATA_DIR.mkdir(parents=True, exist_ok=True)
     path = DATA_DIR / name
     try:
+        DATA_DIR.mkdir(parents=True, exist_ok=True)
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        return path.read_text().strip()
+    except OSError as error:
+        if path.is_file():
+            return path.read_text().strip()
+        # Nothing works without it, and there is nobody yet who could say so better.
+        sys.exit(f"Allotment cannot keep its things in {DATA_DIR}: {error.strerror}.")
     with os.fdopen(handle, "w") as file:
         secret = secrets.token_urlsafe(50)
         file.write(secret)

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import OperationalError, ProgrammingError
 from django.utils import timezone
 
 from events.errors import Refusal
@@ -30,7 +31,10 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, user: str, scopes: list[str], name: str, days: int | None, **options: Any) -> None:
         now = timezone.now()
-        owner = User.objects.filter(username_key=name_key(user)).first()
+        try:
+            owner = User.objects.filter(username_key=name_key(user)).first()
+        except (OperationalError, ProgrammingError):
+            raise CommandError("There is nobody in this database yet. Start `manage.py up` with it first.") from None
         if owner is None:
             raise CommandError(f"There is no user '{user}'.")
         if not owner.is_active:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import socket
 import threading
 from pathlib import Path
 from typing import Any, TextIO
@@ -35,6 +37,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         port = self._port(options["port"])
         lock = self._only_one(settings.DATA_DIR)
+        listener = self._bound(options["host"], port)
         first = self._prepare(empty=options["empty"])
         stop = threading.Event()
         loops = list(core_loops(stop, holder=self._holder()))
@@ -56,7 +59,7 @@ class Command(BaseCommand):
             )
         )
         try:
-            server.run()
+            server.run(sockets=[listener])
         except KeyboardInterrupt:
             pass
         finally:
@@ -79,6 +82,18 @@ class Command(BaseCommand):
         if not given.isdigit() or not 0 < int(given) < 65536:
             raise CommandError(f"PORT must be a number from 1 to 65535, not {given!r}")
         return int(given)
+
+    def _bound(self, host: str, port: int) -> socket.socket:
+        """A socket that has the address, so that it is known to be free before anything is made or started."""
+        try:
+            family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            listener = socket.socket(family, kind, protocol)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+        except OSError as error:
+            what = "Set PORT to another." if error.errno == errno.EADDRINUSE else "Set HOST and PORT to what can be."
+            raise CommandError(f"Cannot listen on {host}:{port}: {error.strerror}. {what}") from None
+        return listener
 
     def _only_one(self, folder: Path) -> TextIO:
         """Two of these on one folder would be two schedulers that take themselves for the only one."""
