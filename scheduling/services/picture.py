@@ -478,9 +478,7 @@ class Picture:
         del self.pending[job_id]
         if any(count < group.count for count, group in zip(placed, job.groups, strict=True)):
             groups = tuple(replace(group, placed=count) for group, count in zip(job.groups, placed, strict=True))
-            self.pending[job_id] = replace(
-                job, groups=groups, growing=True, pool_ids=(pool_id,), room_made_at=None
-            )
+            self.pending[job_id] = replace(job, groups=groups, growing=True, pool_ids=(pool_id,), room_made_at=None)
 
     def job_teams(self, evictions: Iterable[core.Eviction]) -> dict[int, int]:
         """Job → team, of those that give way."""

@@ -32,7 +32,8 @@ def record_reports(reports: Sequence[Report], now: datetime) -> int:
     with unit_of_work() as journal:
         ids = [report.allocation_id for report in reports]
         _lock_jobs(ids)
-        rows = Allocation.objects.select_for_update(of=("self",), no_key=True).filter(pk__in=ids, released_at__isnull=True)
+        rows = Allocation.objects.select_for_update(of=("self",), no_key=True)
+        rows = rows.filter(pk__in=ids, released_at__isnull=True)
         allocations = {row.pk: row for row in rows.select_related("job", "pool").order_by("pk")}
         jobs = {row.job_id: row.job for row in allocations.values()}
         for row in allocations.values():

@@ -2,6 +2,7 @@
 
 import time
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -80,7 +81,9 @@ def test_ten_thousand_waiting_jobs_of_a_hundred_teams(used, quotas, starts):
 
 def busy(greedy):
     """A full fleet with 3,104 jobs on two GPUs each; ``greedy``: half of the teams hold all of it."""
-    nodes, two, running, usage = fleet(0), Request(2, 1000), [], {}
+    nodes, two = fleet(0), Request(2, 1000)
+    running: list[Any] = []
+    usage: dict[Any, int] = {}
     for number in range(1, 4 * 776 + 1):
         team = 11 + number % (50 if greedy else 100)
         placement = nodes.place(two)

@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
@@ -52,7 +53,7 @@ class Maker:
         self.capacity = 1000 * sum(gpus)
         self.quotas = self.make_quotas(ids)
         self.fleet = Fleet(self.nodes)
-        self.usage = Counter()
+        self.usage: Counter[Any] = Counter()
         self.running = tuple(self.run(number, ids) for number in range(1, self.random.randint(2, 9)))
         self.running = tuple(job for job in self.running if job.tasks)
         self.pending = tuple(self.wait(number, ids) for number in range(1, self.random.randint(1, 8)))
@@ -117,7 +118,7 @@ class Later:
         gone = {pk for each in plan.evictions for pk in each.allocation_ids}
         gone |= {task.allocation_id for job in made.running for task in job.tasks if task.releasing}
         self.fleet = Fleet(made.nodes)
-        self.usage = Counter()
+        self.usage: Counter[Any] = Counter()
         self.running = []
         for job in made.running:
             tasks = tuple(task for task in job.tasks if task.allocation_id not in gone)
@@ -147,7 +148,7 @@ class Later:
 
 def with_ancestors(teams, amounts):
     parents = {team.id: team.parent_id for team in teams}
-    sums = Counter()
+    sums: Counter[Any] = Counter()
     for (team_id, _), amount in amounts.items():
         above = team_id
         while above is not None:
@@ -174,7 +175,7 @@ def test_only_those_give_way_who_may_be_asked_to(seed):
     plan = decide(made.snapshot())
     running = {job.id: job for job in made.running}
     waiting = {job.id: job for job in made.pending}
-    seen = set()
+    seen: set[Any] = set()
     for each in plan.evictions:
         victim, rescued = running[each.job_id], waiting[each.for_job]
         assert victim.preemptible
@@ -189,7 +190,8 @@ def test_only_those_give_way_who_may_be_asked_to(seed):
             assert victim.priority < rescued.priority
         else:
             assert victim.team_id != rescued.team_id
-            assert each.numbers["allocated"] > each.numbers["guaranteed"] or any(
+            numbers: dict[str, Any] = dict(each.numbers)
+            assert numbers["allocated"] > numbers["guaranteed"] or any(
                 team.parent_id == victim.team_id for team in made.teams
             )
     for start in plan.starts:
@@ -201,12 +203,12 @@ def test_only_those_give_way_who_may_be_asked_to(seed):
 def test_guarantees_are_only_touched_by_jobs_that_stick_out_of_them(seed):
     made = Maker(seed, flat=True)
     plan = decide(made.snapshot())
-    held = Counter()
+    held: Counter[Any] = Counter()
     for (team_id, _), amount in made.usage.items():
         held[team_id] += amount
     for job in made.running:
         held[job.team_id] -= sum(task.placement.milli for task in job.tasks if task.releasing)
-    reclaimed = defaultdict(list)
+    reclaimed: defaultdict[int, list[Any]] = defaultdict(list)
     for each in plan.evictions:
         if each.rule == "reclaim":
             reclaimed[next(job.team_id for job in made.running if job.id == each.job_id)].append(each.numbers["freed"])
@@ -220,7 +222,7 @@ def test_guarantees_are_only_touched_by_jobs_that_stick_out_of_them(seed):
 def test_what_was_evicted_is_not_taken_straight_back(seed):
     """Rounds of deciding and carrying out, the victims in the queue again, come to an end."""
     made = Maker(seed, whole=True)
-    evicted = Counter()
+    evicted: Counter[Any] = Counter()
     for _ in range(12):
         plan = decide(made.snapshot())
         evicted.update(each.job_id for each in plan.evictions if each.whole)
@@ -266,7 +268,7 @@ def test_nobody_waits_below_what_it_deserves_while_others_hold_more(seed):
     made.pending = tuple(replace(job, preemptible=True) for job in singles)
     plan = decide(made.snapshot())
     shares = plan.shares[1]
-    held = Counter()
+    held: Counter[Any] = Counter()
     later = Later(made, plan)
     for (team_id, _), amount in later.usage.items():
         held[team_id] += amount
@@ -274,7 +276,7 @@ def test_nobody_waits_below_what_it_deserves_while_others_hold_more(seed):
         if job.room_made_at is not None:
             held[job.team_id] += 1000
     deserved = {team_id: share.deserved for team_id, share in shares.items()}
-    spare = Counter()
+    spare: Counter[Any] = Counter()
     for job in later.running:
         one = job.tasks[0].placement.milli
         loss = one if len(job.tasks) > 1 else sum(task.placement.milli for task in job.tasks)

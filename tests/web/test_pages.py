@@ -401,10 +401,13 @@ def test_a_device_names_own_slices_and_sums_up_the_others(world: Any, sign_in: A
 
 
 def test_the_queue_is_in_the_schedulers_order(world: Any) -> None:
+    from inventory.services import change_pool
     from quotas.services import set_quota
     from scheduling.queue import queue
 
     set_quota(world.teams["ads"], world.pool, world.now, guaranteed=4000)
+    # Long enough to be left alone: what is asked here is the order of those who wait.
+    change_pool(world.pool, world.now, min_runtime_s=3600)
     blocker = world.submit(name="blocker", gpus=4, tasks=2)
     world.settle()
     for name, team, user, priority in (
