@@ -290,6 +290,8 @@ def history(job: Job, most: int = 60) -> list[Event]:
         "job.priority",
         "job.stopping",
         "job.grew",
+        "job.evicted",
+        "job.shrunk",
         "job.changed",
     )
     return list(Event.objects.filter(job_id=job.pk, kind__in=kinds).order_by("-seq")[:most])

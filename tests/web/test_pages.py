@@ -422,6 +422,21 @@ def test_the_queue_is_in_the_schedulers_order(world: Any) -> None:
     assert [each.job.name for each in queue(world.pool, world.now, 10)] == ["a1", "n2", "n1"]
 
 
+def test_a_job_that_gave_way_says_so(world: Any, sign_in: Any) -> None:
+    from quotas.services import set_quota
+
+    set_quota(world.teams["ads"], world.pool, world.now, guaranteed=4000)
+    borrower = world.submit(name="borrower", gpus=4, tasks=2, min_tasks=1)
+    world.settle()
+    world.submit("mallory", team="ads", name="owner-of-it", gpus=4)
+    world.settle()
+    world.pass_time(seconds=1)
+    seen = text(sign_in("bob").get(reverse("job", args=[borrower.pk])))
+    assert "One task gives way" in seen
+    assert "its owner wants it back" in seen
+    assert "owner-of-it" not in seen
+
+
 def test_quotas_show_the_tree_as_far_as_one_may_see(world: Any, sign_in: Any) -> None:
     answers = {name: sign_in(name).get("/quotas/").context["rows"] for name in ("bob", "root")}
     assert [row["team"].slug for row in answers["bob"]] == ["nlp"]
