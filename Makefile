@@ -14,6 +14,9 @@ MARKS ?= not browser and not postgres and not slow
 ARGS ?=
 CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
 
+# What was downloaded before is taken from the cache without asking anybody; the rest is fetched.
+INSTALL := $(UV) pip install --quiet --python $(PY)
+
 PYTEST := $(PY) -m pytest
 IN_PARALLEL := -n $(JOBS) --dist worksteal
 # The tools that read sources instead of being started by manage.py or pytest have to be told of the second source root.
@@ -88,10 +91,10 @@ clean: ## remove the environment and the caches; data stays
 $(RUN_READY): requirements.txt
 	@.ci/environment
 	@echo "Installing the packages of $< …"
-	@$(UV) pip install --quiet --python $(PY) --requirement $<
+	@$(INSTALL) --offline --requirement $< 2>/dev/null || $(INSTALL) --requirement $<
 	@touch $@
 
 $(DEV_READY): requirements-dev.txt $(RUN_READY)
 	@echo "Installing the packages of $< …"
-	@$(UV) pip install --quiet --python $(PY) --requirement $<
+	@$(INSTALL) --offline --requirement $< 2>/dev/null || $(INSTALL) --requirement $<
 	@touch $@
