@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,9 +49,11 @@ def submit(site_user: Any, **payload: Any) -> Any:
     return jobs[0]
 
 
-def test_a_job_runs_on_this_machine_before_ones_eyes(open_as: Open) -> None:
+def test_a_job_runs_on_this_machine_before_ones_eyes(open_as: Open, tmp_path: Path) -> None:
     page = open_as("bob", "/jobs/new/")
-    go = "import time; print('hello from the job', flush=True); time.sleep(2); print('bye')"
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)  # the job goes on when it has been seen running, however long that takes
+    go = f"print('hello from the job', flush=True); open('{gate}').read(); print('bye')"
     submit_form(page, name="hello", pool="local", gpus="0.5", command=f'python3 -c "{go}"')
     page.wait_for_url(re.compile(r"/jobs/\d+/$"))
     page.evaluate("window.neverReloaded = true")
@@ -57,16 +61,20 @@ def test_a_job_runs_on_this_machine_before_ones_eyes(open_as: Open) -> None:
     expect(page.locator("[data-log]")).to_contain_text("hello from the job")
     expect(page.locator("#job-cost")).to_contain_text("€")
     keep_picture(page, "job-running")
+    gate.write_text("go on")
     expect(state(page)).to_have_attribute("data-state", "succeeded")
     expect(page.locator("[data-log]")).to_contain_text("bye")
     assert page.evaluate("window.neverReloaded")
+    from billing.rates import seconds_between
     from scheduling import ports
     from scheduling.models import Job
 
     job = Job.objects.get()
     assert job.ended_at is not None
     (cost,) = ports.meter.job_costs([job.pk], job.ended_at).values()
-    assert cost.amount > 1  # two seconds of half a GPU at one a second
+    held = job.allocations.get()
+    assert held.released_at is not None
+    assert cost.amount == seconds_between(held.bound_at, held.released_at) / 2  # half a GPU at one a second
     shown = page.locator("#job-cost .num").get_attribute("title")
     assert shown == f"EUR {cost.amount.normalize():f}"
 

@@ -13,6 +13,7 @@ from events.models import Event
 from inventory.models import Device, Node, Pool
 from quotas.models import Quota
 from scheduling.models import Job
+from wire.console import ThroughService
 
 
 @pytest.fixture
@@ -54,6 +55,12 @@ def test_every_model_of_ours_is_in_the_console():
         if model._meta.app_label in ours and model not in admin.site._registry
     }
     assert missing == shown_inside_others
+
+
+def test_every_form_of_the_console_has_its_service():
+    forms = [each for each in admin.site._registry.values() if isinstance(each, ThroughService)]
+    assert len(forms) >= 5
+    assert [type(each).__name__ for each in forms if type(each).service is ThroughService.service] == []
 
 
 def test_cordon_and_uncordon_are_told(operator, world):
