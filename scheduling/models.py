@@ -78,7 +78,11 @@ class Job(models.Model):
     retries = models.PositiveSmallIntegerField(default=0)
     retries_used = models.PositiveSmallIntegerField(default=0)
     min_runtime_s = models.PositiveIntegerField(null=True, blank=True)
-    topology = models.JSONField(null=True, blank=True)
+    max_evictions = models.PositiveSmallIntegerField(
+        null=True, blank=True, help_text="how often it is made to give way; empty: as its pool says"
+    )
+    topology = models.JSONField(null=True, blank=True, help_text="{level, required}")
+    apart = models.CharField(max_length=16, blank=True, help_text="a level: no two of its tasks share a domain of it")
     after = models.ManyToManyField("self", symmetrical=False, blank=True, related_name="followers")
     # What a simulated engine plays: how long it would run and how it would end. None: until it is cancelled.
     simulated_duration_ms = models.PositiveBigIntegerField(null=True, blank=True)
@@ -148,6 +152,7 @@ class TaskGroup(models.Model):
     vendors_allowed = models.JSONField(default=list, blank=True)
     min_device_memory_mib = models.PositiveIntegerField(default=0)
     node_selector = models.JSONField(default=dict, blank=True)
+    tolerations = models.JSONField(default=dict, blank=True, help_text="taints of nodes that it bears: {key: value}")
     command = models.JSONField(null=True, blank=True, help_text="takes the place of the job's command")
 
     class Meta:
@@ -186,6 +191,7 @@ class Task(models.Model):
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="tasks")
     group = models.ForeignKey(TaskGroup, on_delete=models.CASCADE, related_name="tasks")
     index = models.PositiveIntegerField(help_text="rank in the whole job, from 0")
+    restarts = models.PositiveIntegerField(default=0, help_text="how often it was started again after it ended")
     state = models.CharField(max_length=10, choices=State, default=State.PENDING)
     exit_code = models.IntegerField(null=True, blank=True)
 
@@ -300,6 +306,22 @@ class Decision(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.job_id}"
+
+
+class CycleRecord(models.Model):
+    """What one cycle decided over, so that the decision can be worked out again: a snapshot and the plan, encoded."""
+
+    cycle = models.PositiveBigIntegerField()
+    at = models.DateTimeField()
+    body = models.BinaryField()
+    size = models.PositiveIntegerField(help_text="bytes of body")
+
+    class Meta:
+        ordering: ClassVar = ["-id"]
+        indexes: ClassVar = [models.Index(fields=["cycle"], name="record_of_a_cycle")]
+
+    def __str__(self) -> str:
+        return f"cycle {self.cycle}"
 
 
 class SubmissionKey(models.Model):

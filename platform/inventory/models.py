@@ -116,6 +116,12 @@ class Pool(models.Model):
     half_life_s = models.PositiveIntegerField(null=True, blank=True)
     grace_s = models.PositiveIntegerField(default=30)
     min_runtime_s = models.PositiveIntegerField(default=0)
+    max_evictions = models.PositiveSmallIntegerField(
+        null=True, blank=True, help_text="how often one job is made to give way; empty: as often as it takes"
+    )
+    idle_limit_s = models.PositiveIntegerField(
+        null=True, blank=True, help_text="an interactive job that does nothing for so long ends; empty: never"
+    )
     billing_start = models.CharField(max_length=8, choices=BillingStart, default=BillingStart.BOUND)
     state = models.CharField(max_length=8, choices=State, default=State.ACTIVE)
     created_at = models.DateTimeField()
@@ -149,6 +155,9 @@ class Node(models.Model):
     cpu_allocated_milli = models.BigIntegerField(default=0)
     host_memory_allocated_mib = models.BigIntegerField(default=0)
     labels = models.JSONField(default=dict, blank=True)
+    taints = models.JSONField(
+        default=dict, blank=True, help_text="only tasks that tolerate all of them come here: {key: value}"
+    )
     last_seen_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField()
 

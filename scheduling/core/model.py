@@ -109,6 +109,17 @@ class Team:
 
 
 @dataclass(frozen=True, slots=True)
+class Topology:
+    """A gang stays inside one domain: nodes whose label ``level`` has the same value (``host``: one node).
+
+    ``required``: it waits until it can. Otherwise it is kept as close together as it fits whole.
+    """
+
+    level: str
+    required: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
     """Tasks of one kind in a job: ``count`` wanted, at least ``min_count`` to start, ``placed`` already bound."""
 
@@ -144,6 +155,9 @@ class PendingJob:
         None  # how long it is left alone once it has started; microseconds; None: as the pool says
     )
     room_made_at: int | None = None  # since when others give way to it, and it has not started yet; microseconds
+    time_limit: int | None = None  # how long it may run; microseconds; None: for ever
+    topology: Topology | None = None
+    apart: str | None = None  # a level: no two of its tasks share a domain of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +193,7 @@ class RunningJob:
     tasks: tuple[RunningTask, ...]  # by ascending allocation id
     least: tuple[int, ...]
     protected_until: int = 0  # microseconds
+    ends_at: int | None = None  # when its time limit ends it, if nothing else does; microseconds; None: it has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +208,7 @@ class PoolState:
     unit: Literal["gpu", "cpu"] = "gpu"
     available: bool = True  # False: its engine is out of reach or the operator paused it
     class_usage: Mapping[tuple[int, str], int] = field(default_factory=dict)  # (team, class) → running jobs
+    past_use: Mapping[int, int] = field(default_factory=dict)  # team → what it used, decayed; empty: not remembered
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,27 +7,39 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from dataclasses import replace
+from datetime import datetime
 
 from django.db.models import Count, F, Max, Q, QuerySet
 
 from events.models import Event
 from events.services import last_seq
-from inventory.models import Device, Node, Pool
+from inventory.models import Device, Pool
 from quotas.selectors import as_core, next_change, quotas_in_force
 from scheduling.core import model as core
 from scheduling.core.fleet import Fleet
-from scheduling.core.fragmentation import TypicalShape, typical_shapes
-from scheduling.core.lookahead import MIN_SEEN, Demand
+from scheduling.core.lookahead import MIN_SEEN
 from scheduling.models import Allocation, AllocationDevice, Job, Task, TaskGroup
+from scheduling.services.picture_rows import (
+    EPOCH,
+    MICROSECOND,
+    NOTHING_LEARNED,
+    Held,
+    PoolPicture,
+    Runner,
+    charge,
+    chunks,
+    learn,
+    microseconds,
+    node_states,
+    request_of,
+    runner_of,
+    wanting,
+)
 from scheduling.states import JOB_ACTIVE, JOB_ENDED
 from tenants.models import Team
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-MICROSECOND = timedelta(microseconds=1)
-# The scores that learn from what is asked: from how many recent jobs of the pool.
-TYPICAL_REQUESTS = 2000
+# The scores that learn from what is asked do so anew after so many requests.
 RELEARN_AFTER = 2000
 FIRST_LEARN = 100
 LEARNING = ("fragmentation", "lookahead")
@@ -62,87 +74,6 @@ JOB_EVENTS = (
     "job.changed",
     "job.shrunk",
 )
-
-
-def microseconds(moment: datetime) -> int:
-    """Microseconds since the epoch: how the core tells time."""
-    return (moment - EPOCH) // MICROSECOND
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """What one live allocation holds."""
-
-    pool_id: int
-    placement: core.Placement
-    team_id: int
-    user_id: int
-    job_id: int
-    charge: int
-    group: int = 0
-    bound_at: int = 0  # microseconds
-    releasing: bool = False
-    for_job: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Runner:
-    """What the core must know of a job that holds something, beyond what it holds."""
-
-    priority: int
-    preemptible: bool
-    least: tuple[int, ...]
-    min_runtime: int | None  # microseconds; None: the pool's
-    ending: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Learned:
-    """What a pool's recent jobs asked for: the typical shapes, all of it with counts, and how many jobs that was."""
-
-    typical: tuple[TypicalShape, ...]
-    demand: Demand
-    jobs: int
-
-
-NOTHING_LEARNED = Learned((), (), 0)
-
-
-@dataclass
-class PoolPicture:
-    """One pool as the core sees it, and what changes it."""
-
-    id: int
-    name: str
-    unit: str
-    available: bool
-    fleet: Fleet
-    score: core.Score  # that the pool asks for; the fleet's own may be what stands in for it
-    share_across_teams: bool
-    step_milli: int
-    row: Pool
-    quotas: dict[int, core.Quota] = field(default_factory=dict)
-    usage: dict[tuple[int, int], int] = field(default_factory=lambda: defaultdict(int))
-    class_usage: dict[tuple[int, str], int] = field(default_factory=lambda: defaultdict(int))
-    devices: dict[int, tuple[int, int]] = field(default_factory=dict)  # device id → (node id, model id)
-    learned_from: int = 0  # how many jobs what is typical was learned from
-    requests_seen: int = 0  # since what is typical was learned
-
-    def take(self, placement: core.Placement, team_id: int) -> None:
-        """The fleet holds the placement; who holds it matters only where teams are kept apart on a device."""
-        self.fleet.take(placement, 0 if self.share_across_teams else team_id)
-
-    def state(self) -> core.PoolState:
-        return core.PoolState(
-            id=self.id,
-            name=self.name,
-            fleet=self.fleet,
-            quotas=self.quotas,
-            usage=self.usage,
-            unit="cpu" if self.unit == Pool.Unit.CPU else "gpu",
-            available=self.available,
-            class_usage=self.class_usage,
-        )
 
 
 class Picture:
@@ -183,7 +114,7 @@ class Picture:
         self.pools = {}
         self._load_pools(Pool.objects.all())
         self.pending = {}
-        self._load_jobs(Job.objects.filter(_waiting()))
+        self._load_jobs(Job.objects.filter(wanting()))
         self.generation += 1
 
     def outdate(self) -> None:
@@ -241,7 +172,7 @@ class Picture:
         if jobs:
             for job_id in jobs:
                 self.pending.pop(job_id, None)
-            for chunk in _chunks(sorted(jobs), 500):
+            for chunk in chunks(sorted(jobs), 500):
                 self._load_jobs(Job.objects.filter(pk__in=chunk, state__in=(Job.State.PENDING, *JOB_ACTIVE)))
         changed = changed or claims or bool(fleets) or bool(jobs)
         if changed:
@@ -290,9 +221,9 @@ class Picture:
 
     def _load_pools(self, pools: QuerySet[Pool]) -> None:
         for pool in pools.select_related("engine").order_by("name"):
-            nodes, devices = _node_states(pool)
+            nodes, devices = node_states(pool)
             score: core.Score = pool.placement  # type: ignore[assignment]
-            learned = _learn(pool) if score in LEARNING else NOTHING_LEARNED
+            learned = learn(pool) if score in LEARNING else NOTHING_LEARNED
             fleet = Fleet(
                 nodes,
                 score="fragmentation" if score == "lookahead" and not self._may_look_ahead(learned.jobs) else score,
@@ -360,12 +291,12 @@ class Picture:
         live = Allocation.objects.filter(pool_id=pool_id, released_at__isnull=True).values("job_id")
         jobs = list(Job.objects.filter(pk__in=live).select_related("priority_class").order_by("id"))
         least: dict[int, list[int]] = defaultdict(list)
-        for chunk in _chunks([job.pk for job in jobs], 500):
+        for chunk in chunks([job.pk for job in jobs], 500):
             rows = TaskGroup.objects.filter(job_id__in=chunk).order_by("job_id", "position")
             for job_id, min_count in rows.values_list("job_id", "min_count"):
                 least[job_id].append(min_count)
         for job in jobs:
-            self.runners[job.pk] = _runner(job, least[job.pk])
+            self.runners[job.pk] = runner_of(job, least[job.pk])
 
     def _load_jobs(self, jobs: QuerySet[Job]) -> None:
         rows = list(jobs.select_related("priority_class").order_by("id"))
@@ -373,10 +304,10 @@ class Picture:
         ids = [job.pk for job in rows]
         growing = [job.pk for job in rows if job.state != Job.State.PENDING]
         placed: dict[int, int] = {}
-        for chunk in _chunks(ids, 500):
+        for chunk in chunks(ids, 500):
             for group in TaskGroup.objects.filter(job_id__in=chunk).order_by("job_id", "position"):
                 groups[group.job_id].append(group)
-        for chunk in _chunks(growing, 500):
+        for chunk in chunks(growing, 500):
             placed.update(
                 Task.objects.filter(job_id__in=chunk)
                 .exclude(state=Task.State.PENDING)
@@ -386,7 +317,7 @@ class Picture:
             )
         for job in rows:
             if job.state != Job.State.PENDING:
-                self.runners[job.pk] = _runner(job, [group.min_count for group in groups[job.pk]])
+                self.runners[job.pk] = runner_of(job, [group.min_count for group in groups[job.pk]])
                 self._running.pop(job.pk, None)
             found = self._pending_job(job, groups[job.pk], placed)
             if found is not None:
@@ -598,92 +529,6 @@ class Picture:
                 if in_database != held[device_id]
             ]
         return differences
-
-
-def _runner(job: Job, least: Sequence[int]) -> Runner:
-    return Runner(
-        priority=job.priority_class.value if job.priority_value is None else job.priority_value,
-        preemptible=job.preemptible,
-        least=tuple(least),
-        min_runtime=None if job.min_runtime_s is None else job.min_runtime_s * 1_000_000,
-        ending=bool(job.ending),
-    )
-
-
-def _waiting() -> Q:
-    """Jobs that may want a placement: those that wait, and elastic ones that run with tasks still waiting."""
-    elastic = Q(state__in=["starting", "running"], ending="", tasks__state=Task.State.PENDING)
-    return Q(pk__in=Job.objects.filter(state=Job.State.PENDING).values("pk")) | Q(
-        pk__in=Job.objects.filter(elastic).values("pk")
-    )
-
-
-def _chunks(ids: Sequence[int], size: int) -> Iterable[Sequence[int]]:
-    return (ids[start : start + size] for start in range(0, len(ids), size))
-
-
-def charge(pool: PoolPicture, placement: core.Placement) -> int:
-    """What a placement counts against quotas, in the pool's unit."""
-    return placement.cpu_milli if pool.unit == Pool.Unit.CPU else placement.milli
-
-
-def request_of(group: TaskGroup, team_id: int = 0) -> core.Request:
-    """What each task of the group asks of a node; ``team_id`` where the pool keeps teams apart on a device."""
-    return core.Request(
-        devices=group.devices,
-        compute_milli=group.compute_milli,
-        memory_mib=group.memory_mib,
-        cpu_milli=group.cpu_milli,
-        host_memory_mib=group.host_memory_mib,
-        models=tuple(group.models_allowed),
-        vendors=tuple(group.vendors_allowed),
-        min_device_memory_mib=group.min_device_memory_mib,
-        node_selector=tuple(sorted(group.node_selector.items())),
-        team_id=team_id,
-    )
-
-
-def _node_states(pool: Pool) -> tuple[list[core.NodeState], dict[int, tuple[int, int]]]:
-    """The pool's nodes as the core takes them, free of allocations (those are counted one by one), and its devices."""
-    by_node: dict[int, list[core.DeviceState]] = defaultdict(list)
-    devices: dict[int, tuple[int, int]] = {}
-    for device in Device.objects.filter(node__pool=pool).select_related("model").order_by("node_id", "index"):
-        devices[device.pk] = (device.node_id, device.model_id)
-        by_node[device.node_id].append(
-            core.DeviceState(
-                id=device.pk,
-                index=device.index,
-                model=device.model.name,
-                vendor=device.model.vendor,
-                memory_mib=device.memory_mib,
-                healthy=device.health == Device.Health.OK,
-            )
-        )
-    nodes = [
-        core.NodeState(
-            id=node.pk,
-            name=node.name,
-            rank=node.rank,
-            cpu_milli=node.cpu_milli,
-            host_memory_mib=node.host_memory_mib,
-            devices=tuple(by_node[node.pk]),
-            schedulable=node.state == Node.State.READY,
-            labels=tuple(sorted((str(key), str(value)) for key, value in node.labels.items())),
-        )
-        for node in Node.objects.filter(pool=pool).order_by("rank")
-    ]
-    return nodes, devices
-
-
-def _learn(pool: Pool) -> Learned:
-    """From the pool's most recent jobs."""
-    recent = list(Job.objects.filter(pool=pool).order_by("-id").values_list("pk", flat=True)[:TYPICAL_REQUESTS])
-    counts: dict[core.Request, int] = defaultdict(int)
-    for chunk in _chunks(sorted(recent), 500):
-        for group in TaskGroup.objects.filter(job_id__in=chunk).order_by("job_id", "position"):
-            counts[request_of(group)] += group.count
-    demand = tuple(sorted(counts.items(), key=str))
-    return Learned(typical_shapes(demand), demand, len(recent))
 
 
 def looks_ahead_soon() -> bool:
