@@ -33,7 +33,7 @@ Row = tuple[int, int, int, datetime, datetime]  # allocation, team, charge, boun
 @dataclass
 class PoolMemory:
     """One pool's memory. ``released``: all allocations that were released, up to event ``seq``; ``live``: those that
-    whoever keeps it has entered. ``new``: how many were counted since it was last stored, which was at ``stored_seq``."""
+    whoever keeps it has entered. ``new``: how many were counted since it was last stored, at event ``stored_seq``."""
 
     pool_id: int
     unit: str
