@@ -506,7 +506,7 @@ class Picture:
             memory.catch_up(self.seq)
             self.memories[pool.id] = memory
         wanted = {pool_id for job in self.pending.values() if job.held is None for pool_id in job.pool_ids}
-        moving = [m.half_life_s for m in self.memories.values() if m.pool_id in wanted and self.pools[m.pool_id].usage]
+        moving = [memory.half_life_s for memory in self.memories.values() if memory.pool_id in wanted]
         self.shares_move_at = next_step(moving, now)
 
     def _running_jobs(self, now: datetime) -> tuple[core.RunningJob, ...]:
