@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -13,7 +13,7 @@ from events.errors import Fault, Invalid
 from events.services import require_aware, unit_of_work
 from inventory.models import Device, Node, Pool
 from quotas.models import Quota
-from quotas.selectors import quotas_in_force
+from quotas.selectors import changes_between, quotas_in_force
 from scheduling.core.units import format_gpus
 from tenants import services as tenants
 from tenants.models import Team
@@ -44,7 +44,9 @@ def set_quota(
     """The team's quota in the pool has these values; fields that are not named keep theirs. Units: the pool's milli.
 
     Invalid, with the sum, when the children's guarantees would exceed their parent's, or the top-level ones the
-    pool's capacity (unless ``override_capacity``). A limit above an ancestor's is kept with a warning: the lower binds.
+    pool's capacity (unless ``override_capacity``), at any moment at which it is in force. Where temporary rows of one
+    team overlap, the one that was entered last counts. A limit above an ancestor's is kept with a warning: the lower
+    one binds.
     """
     _check_values(values, valid_from, valid_until, now)
     with unit_of_work() as journal:
@@ -62,6 +64,7 @@ def set_quota(
         row.save()
         moment = max(now, valid_from) if valid_from else now
         _check_sums(team, pool, moment, override_capacity=override_capacity)
+        _check_later_sums(team, pool, moment, valid_until, override_capacity=override_capacity)
         warnings = _limit_warnings(team, pool, row, moment)
         changed = {name: [before[name], getattr(row, name)] for name in FIELDS if before[name] != getattr(row, name)}
         journal.record(
@@ -100,6 +103,7 @@ def move_team(team: Team, parent: Team | None, now: datetime, *, actor_id: int |
         for pool in pools:
             # What the pool has was checked when its guarantees were set; a move changes only who they count for.
             _check_sums(team, pool, now, override_capacity=True)
+            _check_later_sums(team, pool, now, None, override_capacity=True)
 
 
 def expire_quotas(now: datetime) -> int:
@@ -187,6 +191,18 @@ def _check_sums(team: Team, pool: Pool, now: datetime, *, override_capacity: boo
             f"the top-level guarantees would add up to {format_gpus(total)} ({listed(children.get(None, []))}), "
             f"which is more than the pool's capacity {format_gpus(capacity)}",
         )
+
+
+def _check_later_sums(
+    team: Team, pool: Pool, start: datetime, end: datetime | None, *, override_capacity: bool
+) -> None:
+    """As ``_check_sums``, whenever between these two moments a temporary quota begins or ends."""
+    for moment in changes_between(pool.pk, start, end):
+        try:
+            _check_sums(team, pool, moment, override_capacity=override_capacity)
+        except Invalid as error:
+            told = f", from {moment.isoformat()} on"
+            raise Invalid([replace(fault, message=fault.message + told) for fault in error.faults]) from None
 
 
 def pool_capacity(pool: Pool) -> int:

@@ -24,6 +24,7 @@ from scheduling.core.shares import standing
 from scheduling.core.tree import Tree
 from scheduling.core.units import compute_for_memory
 from scheduling.models import Allocation, Job, PriorityClass, Task, TaskGroup
+from scheduling.past_use import past_use_of
 from scheduling.states import JOB_ACTIVE
 from tenants.models import Team
 from tenants.policy import visible
@@ -125,7 +126,7 @@ def team_shares(now: datetime, pool_ids: Collection[int] | None = None) -> dict[
     """Pool id → team id → its share, as a scheduler that looks at the database now would work it out.
 
     Kept for ``SHARES_CACHE_SECONDS`` as long as no event comes in: what changes them always leaves one, but for a
-    temporary quota that begins or ends.
+    temporary quota that begins or ends, and for time itself where the past is remembered.
     """
     wanted = None if pool_ids is None else sorted(pool_ids)
     key = f"team-shares:{last_event()}:{wanted}".replace(" ", "")
@@ -150,10 +151,12 @@ def _team_shares(now: datetime, pool_ids: Sequence[int] | None) -> dict[int, dic
     for (pool_id, team_id), row in quotas_in_force(now).items():
         quotas[pool_id][team_id] = as_core(row)
     running, pending = _running(pools), _pending(pools)
+    past_use = past_use_of(pools, last_event(), now)
     found = {}
     for pool in pools:
         own = {team_id: amount for team_id, amount in pending[pool.pk].items() if team_id in tree.position_of}
-        result = standing(tree, quotas[pool.pk], totals[pool.pk].capacity, running[pool.pk], own)
+        capacity = totals[pool.pk].capacity
+        result = standing(tree, quotas[pool.pk], capacity, running[pool.pk], own, past_use.get(pool.pk))
         found[pool.pk] = {
             team_id: _team_share(tree, result.share(position), position, result.limit, result.allocated)
             for team_id, position in tree.position_of.items()

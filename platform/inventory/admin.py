@@ -64,6 +64,7 @@ class PoolAdmin(ThroughService):
         "share_across_teams",
         "placement",
         "step_milli",
+        "half_life_s",
         "grace_s",
         "min_runtime_s",
         "billing_start",

@@ -91,6 +91,7 @@ def set_engine_state(engine: EngineConnection, state: str, now: datetime, messag
     engine.state = state
 
 
+LONGEST_HALF_LIFE_S = 10 * 365 * 24 * 3600
 POOL_OPTIONS = ("sharing", "share_across_teams", "placement", "step_milli", "half_life_s", "grace_s", "min_runtime_s")
 
 
@@ -142,6 +143,10 @@ def _check_options(options: Mapping[str, Any]) -> None:
             faults.append(Fault(key, "is not one of the allowed values", value=options[key], allowed=values))
     if "step_milli" in options and not 1 <= options["step_milli"] <= 1000:
         faults.append(Fault("step_milli", "must be 1 to 1000 milli", value=options["step_milli"]))
+    half_life = options.get("half_life_s")
+    if half_life is not None and (type(half_life) is not int or not 1 <= half_life <= LONGEST_HALF_LIFE_S):
+        message = f"must be whole seconds from 1 to {LONGEST_HALF_LIFE_S}, or none for no memory of the past"
+        faults.append(Fault("half_life_s", message, value=half_life))
     if faults:
         raise Invalid(faults)
 

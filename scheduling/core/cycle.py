@@ -93,8 +93,9 @@ class PoolCycle:
             self._free = (fleet.version, fleet.free_milli() if self.pool.unit == "gpu" else fleet.free_cpu_milli())
         return self._free[1]
 
-    def standing_now(self) -> Standing:
-        """Everyone's numbers, with what this cycle has started counted as running."""
+    def standing_now(self, *, remembering: bool = True) -> Standing:
+        """Everyone's numbers, with what this cycle has started counted as running; without ``remembering``, as they
+        would be if nobody had a past."""
         running: Counter[int] = Counter()
         pending: Counter[int] = Counter()
         for (team_id, _), amount in self.pool.usage.items():
@@ -107,7 +108,8 @@ class PoolCycle:
                 pending[candidate.job.team_id] += self._charge_of_extra(candidate.ask, candidate.extra)
         fleet = self.pool.fleet
         capacity = fleet.capacity_milli() if self.pool.unit == "gpu" else fleet.capacity_cpu_milli()
-        return standing(self.tree, self.pool.quotas, capacity, running, pending)
+        past_use = self.pool.past_use if remembering else None
+        return standing(self.tree, self.pool.quotas, capacity, running, pending, past_use)
 
     # ---- charges, in the pool's unit ---------------------------------------------------------------------------------
 

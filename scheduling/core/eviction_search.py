@@ -13,6 +13,7 @@ from scheduling.core.admission import Refusal
 from scheduling.core.cycle import Candidate, Cycle
 from scheduling.core.future import Claim, Future
 from scheduling.core.model import Eviction, TaskStart
+from scheduling.core.past_claims import PastClaims
 from scheduling.core.room import Room, Want
 from scheduling.core.victims import Rule, Unit, Victims
 
@@ -44,6 +45,7 @@ class Search:
         self._guaranteed = [
             0 if own else amount for own, amount in zip(self._at.tree.own, standing.guaranteed, strict=True)
         ]
+        self._past = PastClaims(future.at, cycle.snapshot.now)
         self._in_vain: dict[Hashable, tuple[int, int] | None] = {}
         self._rescued = 0
         self.touched: set[int] = set()  # leaves that something was taken from
@@ -291,7 +293,10 @@ class Search:
         allocated = self._at.account.allocated
         if self._inside_guarantee(case, below):
             return all(allocated[position] > self._floor[position] for position in chain)
-        return all(allocated[position] - unit.charge >= self._floor[position] for position in chain)
+        if any(allocated[position] - unit.charge < self._floor[position] for position in chain):
+            return False
+        path = self._at.tree.path(candidate.leaf)[:below]
+        return self._past.may_stop(unit.job.started_at, path, case.charge, chain, unit.charge)
 
     def _inside_guarantee(self, case: _Case, below: int) -> bool:
         """Whether the candidate's team stays within its guarantee, and those above it below the common one."""

@@ -209,6 +209,7 @@ class PoolState:
     available: bool = True  # False: its engine is out of reach or the operator paused it
     class_usage: Mapping[tuple[int, str], int] = field(default_factory=dict)  # (team, class) → running jobs
     past_use: Mapping[int, int] = field(default_factory=dict)  # team → what it used, decayed; empty: not remembered
+    half_life: int | None = None  # of the pool's memory of the past; microseconds; None: it has none
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ what has a lower priority, which then counts as given back. Everything is tried 
 ``future``): nobody gives way unless the job provably starts once they are gone, and nobody who is not needed for it.
 
 No eviction is undone by another one. The team that reclaims stays within what it deserves, so it is no victim itself;
-and demand, which shares follow from, is the same before and after.
+and demand, which shares follow from, is the same before and after. Where shares move with time besides, because the
+pool remembers the past, ``past_claims`` tells how that holds too.
 """
 
 from __future__ import annotations

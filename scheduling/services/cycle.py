@@ -22,6 +22,7 @@ from scheduling.core.decide import decide
 from scheduling.models import Allocation, AllocationDevice, Decision, Job, Task
 from scheduling.services import lease as leases
 from scheduling.services.evict import evict, made_room_at
+from scheduling.services.past_use import store
 from scheduling.services.picture import Picture
 from scheduling.states import JOB_ACTIVE
 
@@ -121,6 +122,7 @@ class Scheduler:
             return CycleResult(conflicts=refused, considered=len(snapshot.pending))
         started, evicted, conflicts = committed or (0, 0, 0)
         self.last_plan = plan
+        store(self.picture.memories.values(), now)
         if conflicts:
             self.picture.outdate()
         seconds = time.perf_counter() - begun

@@ -20,6 +20,7 @@ from scheduling.core import model as core
 from scheduling.core.fleet import Fleet
 from scheduling.core.lookahead import MIN_SEEN
 from scheduling.models import Allocation, AllocationDevice, Job, Task, TaskGroup
+from scheduling.past_use import PoolMemory, memory_of, next_step
 from scheduling.services.picture_rows import (
     EPOCH,
     MICROSECOND,
@@ -96,6 +97,8 @@ class Picture:
         self.protected_until: datetime | None = None  # when the next job may be told to give way that was not before
         self._running: dict[int, core.RunningJob] = {}  # as last told; without what has changed since
         self.claims_change_at: datetime | None = None
+        self.memories: dict[int, PoolMemory] = {}  # of the pools that remember the past
+        self.shares_move_at: datetime | None = None  # when shares have moved enough for a decision though nothing came
         self.generation = 0
 
     # -- loading -------------------------------------------------------------------------------------------------
@@ -126,7 +129,7 @@ class Picture:
         if self.seq < 0:
             self.load(now)
             return True
-        changed = self._claims_due(now) or self._protection_ended(now)
+        changed = self._claims_due(now) or self._protection_ended(now) or self._shares_moved(now)
         if last_seq(self.seq) == self.seq:
             return changed
         rows = list(
@@ -183,6 +186,13 @@ class Picture:
         if self.protected_until is None or now < self.protected_until:
             return False
         self.protected_until = None
+        self.generation += 1
+        return True
+
+    def _shares_moved(self, now: datetime) -> bool:
+        if self.shares_move_at is None or now < self.shares_move_at:
+            return False
+        self.shares_move_at = None
         self.generation += 1
         return True
 
@@ -379,6 +389,8 @@ class Picture:
         pool = self.pools[held.pool_id]
         self.held[allocation_id] = held
         pool.usage[(held.team_id, held.user_id)] += held.charge
+        if pool.memory:
+            pool.memory.enter(held.team_id, held.charge, held.bound_at)
         self.job_live[held.job_id] += 1
         self.allocations_of[held.job_id][allocation_id] = None
         self._running.pop(held.job_id, None)
@@ -440,6 +452,8 @@ class Picture:
             if pool is None:
                 continue
             pool.fleet.give_back(held.placement)
+            if pool.memory:
+                pool.memory.leave(held.team_id, held.charge, held.bound_at)
             key = (held.team_id, held.user_id)
             pool.usage[key] -= held.charge
             if not pool.usage[key]:
@@ -464,13 +478,36 @@ class Picture:
 
     def snapshot(self, now: datetime) -> core.Snapshot:
         """The picture as the core decides over it."""
+        self._recall(now)
         return core.Snapshot(
             now=microseconds(now),
             teams=self.teams,
-            pools=tuple(self.pools[pool_id].state() for pool_id in sorted(self.pools)),
+            pools=tuple(self.pools[pool_id].state(now) for pool_id in sorted(self.pools)),
             pending=tuple(self.pending[job_id] for job_id in sorted(self.pending)),
             running=self._running_jobs(now),
         )
+
+    def _recall(self, now: datetime) -> None:
+        """Pools that remember the past do so up to the picture's event; and when time alone will have moved shares is
+        noted."""
+        before, self.memories = self.memories, {}
+        for pool in self.pools.values():
+            memory = before.get(pool.id)
+            if memory is None or memory.half_life_s != pool.row.half_life_s:
+                memory = memory_of(pool.row, self.seq, now)
+            if memory is None:
+                continue
+            if pool.memory is not memory:
+                memory.start_over()
+                for held in self.held.values():
+                    if held.pool_id == pool.id:
+                        memory.enter(held.team_id, held.charge, held.bound_at)
+                pool.memory = memory
+            memory.catch_up(self.seq)
+            self.memories[pool.id] = memory
+        wanted = {pool_id for job in self.pending.values() if job.held is None for pool_id in job.pool_ids}
+        moving = [memory.half_life_s for memory in self.memories.values() if memory.pool_id in wanted]
+        self.shares_move_at = next_step(moving, now)
 
     def _running_jobs(self, now: datetime) -> tuple[core.RunningJob, ...]:
         """Every job that holds something; and when the next one of them may be told to give way is noted."""

@@ -15,6 +15,7 @@ from scheduling.core.fleet import Fleet
 from scheduling.core.fragmentation import TypicalShape, typical_shapes
 from scheduling.core.lookahead import Demand
 from scheduling.models import Job, Task, TaskGroup
+from scheduling.past_use import PoolMemory
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
@@ -85,12 +86,13 @@ class PoolPicture:
     devices: dict[int, tuple[int, int]] = field(default_factory=dict)  # device id → (node id, model id)
     learned_from: int = 0  # how many jobs what is typical was learned from
     requests_seen: int = 0  # since what is typical was learned
+    memory: PoolMemory | None = None  # of the past, where the pool has a half-life
 
     def take(self, placement: core.Placement, team_id: int) -> None:
         """The fleet holds the placement; who holds it matters only where teams are kept apart on a device."""
         self.fleet.take(placement, 0 if self.share_across_teams else team_id)
 
-    def state(self) -> core.PoolState:
+    def state(self, now: datetime) -> core.PoolState:
         return core.PoolState(
             id=self.id,
             name=self.name,
@@ -100,6 +102,8 @@ class PoolPicture:
             unit="cpu" if self.unit == Pool.Unit.CPU else "gpu",
             available=self.available,
             class_usage=self.class_usage,
+            past_use=self.memory.used(now) if self.memory else {},
+            half_life=self.row.half_life_s * 1_000_000 if self.memory and self.row.half_life_s else None,
         )
 
 

@@ -47,10 +47,11 @@ class Clockwork:
 
     def next_change(self) -> datetime | None:
         """The next moment at which something happens by itself: an engine reports, a quota begins or ends, a job may be
-        told to give way that was left alone until then."""
+        told to give way that was left alone until then, shares have moved with what was used meanwhile."""
         moments = [moment for each in self.reconcilers if (moment := each.engine.next_change()) is not None]
         picture = self.scheduler.picture
-        moments += [moment for moment in (picture.claims_change_at, picture.protected_until) if moment is not None]
+        due = (picture.claims_change_at, picture.protected_until, picture.shares_move_at)
+        moments += [moment for moment in due if moment is not None]
         return min(moments, default=None)
 
     def run_until(self, end: datetime) -> None:

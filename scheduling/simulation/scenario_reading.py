@@ -60,7 +60,7 @@ NODE = {
     "host_memory_gib": may(values.scaled(1024)),
     "labels": may(values.text_map),
 }
-POOL_OPTIONS = {"half_life": may(not_built), "grace": may(values.duration), "min_runtime": may(values.duration)}
+POOL_OPTIONS = {"half_life": unset(values.duration), "grace": may(values.duration), "min_runtime": may(values.duration)}
 
 
 POOL = {
@@ -231,8 +231,11 @@ def pool_options(given: Mapping[str, Any], section: Section, where: str) -> dict
     if "options" in given:
         inner = section["options"]
         more = read_fields(inner, f"{where}.options", POOL_OPTIONS, section.lines["options"])
-        for name in ("grace", "min_runtime"):
+        for name in ("half_life", "grace", "min_runtime"):
             if name in more:
+                if more[name] is None:
+                    options[f"{name}_s"] = None
+                    continue
                 if more[name] % timedelta(seconds=1):
                     field = f"{where}.options.{name}"
                     raise ScenarioError("must be whole seconds", line=inner.lines[name], field=field)

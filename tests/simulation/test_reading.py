@@ -52,10 +52,10 @@ FAULTS = [
     ("title: t\npools:\n  - {name: x, placement: tetris}\n", 3, "pools[0].placement", "not one of"),
     ("title: t\npools:\n  - {name: x, sharing: maybe}\n", 3, "pools[0].sharing", "not one of"),
     (
-        "title: t\npools:\n  - name: x\n    options:\n      half_life: 1h\n",
+        "title: t\npools:\n  - name: x\n    options:\n      half_life: 0.5s\n",
         5,
         "pools[0].options.half_life",
-        "not supported yet",
+        "whole seconds",
     ),
     ("title: t\npools:\n  - {name: x, options: {min_runtime: 0.5s}}\n", 3, "pools[0].options.min_runtime", "whole"),
     ("title: t\npools:\n  - {name: x, options: {grace: 0.5s}}\n", 3, "pools[0].options.grace", "whole seconds"),
