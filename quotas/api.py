@@ -35,7 +35,8 @@ UNSET: dict[str, int | None] = {
 
 
 class QuotaSerializer(serializers.ModelSerializer):
-    """A team's claim in a pool, in the pool's ``unit``, and in MiB what its jobs may hold of GPU memory. null is "not set", 0 is 0. Temporary ones: [from, until)."""
+    """A team's claim in a pool, in the pool's ``unit``; ``memory_limit_mib`` is what its jobs may hold of GPU memory.
+    null is "not set", 0 is 0. Temporary ones: [from, until)."""
 
     team = serializers.CharField(source="team.slug")
     pool = serializers.CharField(source="pool.name")

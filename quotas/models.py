@@ -12,8 +12,8 @@ class Quota(models.Model):
     """A team's claim in a pool, in the pool's unit (milli-GPU or milli-cores).
 
     ``guaranteed`` None is "not set": nothing for a team without sub-teams, the sum of its children's for one with.
-    ``limit`` None is no limit; 0 is 0; ``memory_limit_mib`` likewise, of device memory. A row with ``valid_from``/``valid_until`` is temporary, [from, until), and
-    takes the place of the standing row while it is valid.
+    ``limit`` None is no limit; 0 is 0; ``memory_limit_mib`` likewise, of device memory. A row with
+    ``valid_from``/``valid_until`` is temporary, [from, until), and takes the place of the standing row while it is valid.
     """
 
     team = models.ForeignKey("tenants.Team", on_delete=models.PROTECT, related_name="quotas")

@@ -42,7 +42,8 @@ def set_quota(
     actor_id: int | None = None,
     **values: Any,
 ) -> QuotaChange:
-    """The team's quota in the pool has these values; fields that are not named keep theirs. Units: the pool's milli, and MiB.
+    """The team's quota in the pool has these values; fields that are not named keep theirs. Units: the pool's milli;
+    MiB of device memory.
 
     Invalid, with the sum, when the children's guarantees would exceed their parent's, or the top-level ones the
     pool's capacity (unless ``override_capacity``). A limit above an ancestor's is kept with a warning: the lower binds.

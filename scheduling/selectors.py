@@ -110,8 +110,8 @@ class TeamShare:
     """A team's numbers in one pool, its subtree included, milli in the pool's unit.
 
     ``over_by``: what it holds above its own limit; ``headroom``: what it could still start before a limit, its own or
-    one above, binds; None without any. Neither is ever negative. ``memory_allocated_mib``: the device memory that counts
-    against limits of it; None in pools where no team has one.
+    one above, binds; None without any. Neither is ever negative. ``memory_allocated_mib``: the device memory that
+    counts against limits of it; None in pools where no team has one.
     """
 
     allocated: int

@@ -48,7 +48,10 @@ def checked_templates(given: object, slicing: str, memory_mib: int) -> list[dict
 def _faults_of(template: object, where: str, memory_mib: int) -> list[Fault]:
     if not isinstance(template, Mapping):
         return [Fault(where, "must be a mapping", value=str(template), allowed=TEMPLATE_FIELDS)]
-    faults = [Fault(f"{where}.{key}", "is not a field", allowed=TEMPLATE_FIELDS) for key in template.keys() - set(TEMPLATE_FIELDS)]
+    faults = [
+        Fault(f"{where}.{key}", "is not a field", allowed=TEMPLATE_FIELDS)
+        for key in template.keys() - set(TEMPLATE_FIELDS)
+    ]
     name = template.get("name")
     if not isinstance(name, str) or not 0 < len(name.strip()) <= LONGEST_NAME or not name.isprintable():
         faults.append(Fault(f"{where}.name", f"must be a text of 1 to {LONGEST_NAME} characters", value=name))

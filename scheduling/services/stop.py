@@ -129,7 +129,9 @@ def set_priority(
     if value is not None and not -(2**31) <= value < 2**31:
         raise Invalid.at("priority", "must be a whole number of 32 bits", value=value)
     if by is not None:
-        check_priority(by, roles(by).get(job.team_id, ""), value if priority_class is None else priority_class.name)
+        asked = priority_class.name if priority_class is not None else value
+        assert asked is not None
+        check_priority(by, roles(by).get(job.team_id, ""), asked)
     actor_id = None if by is None else by.pk
     with unit_of_work() as journal:
         changes: dict[str, object] = {"priority_value": value}
@@ -158,7 +160,9 @@ def set_priority_class(
     ``options``: cluster_wide, roles, and the caps max_jobs_per_team and max_milli_per_team (milli-GPU), None for no
     cap. What is left out stays as it was. Running jobs above a cap that is lowered run on.
     """
-    faults = [Fault(key, "is not an option of a class", allowed=CLASS_OPTIONS) for key in options.keys() - set(CLASS_OPTIONS)]
+    faults = [
+        Fault(key, "is not an option of a class", allowed=CLASS_OPTIONS) for key in options.keys() - set(CLASS_OPTIONS)
+    ]
     if not -(2**31) <= value < 2**31:
         faults.append(Fault("value", "must be a whole number of 32 bits", value=value))
     for key, most in (("max_jobs_per_team", 2**31 - 1), ("max_milli_per_team", 10**12)):

@@ -23,7 +23,7 @@ def _templates(given: Any) -> list[Template]:
     """Templates as ``set_accelerator_model`` takes them; each with its GPUs as people write them."""
     if not isinstance(given, Items):
         raise ValueError("must be a list of templates")
-    found = []
+    found: list[Template] = []
     for section, line, where in sections(given, "templates", given.line):
         values = read_fields(section, where, TEMPLATE, line)
         found.append({"name": values["name"], "compute_milli": values["gpus"], "memory_mib": values["memory_mib"]})
