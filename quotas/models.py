@@ -13,7 +13,7 @@ class Quota(models.Model):
 
     ``guaranteed`` None is "not set": nothing for a team without sub-teams, the sum of its children's for one with.
     ``limit`` None is no limit; 0 is 0; ``memory_limit_mib`` likewise, of device memory. A row with
-    ``valid_from``/``valid_until`` is temporary, [from, until), and takes the place of the standing row while it is valid.
+    ``valid_from``/``valid_until`` is temporary, [from, until), and takes the place of the standing row while valid.
     """
 
     team = models.ForeignKey("tenants.Team", on_delete=models.PROTECT, related_name="quotas")
