@@ -34,6 +34,7 @@ def as_core(row: Quota) -> core.Quota:
         weight=row.weight,
         reserved=row.reserved,
         per_user_limit=row.per_user_limit,
+        memory_limit_mib=row.memory_limit_mib,
     )
 
 

@@ -27,11 +27,15 @@ from wire.console import ReadOnly, ReadOnlyRows, ThroughService, do_each
 
 @admin.register(PriorityClass)
 class PriorityClassAdmin(ThroughService):
-    list_display = ("name", "value", "cluster_wide", "max_jobs_per_team", "roles")
+    list_display = ("name", "value", "cluster_wide", "max_jobs_per_team", "gpus_per_team", "roles")
     list_filter = ("cluster_wide",)
     search_fields = ("name",)
-    form_fields = ("name", "value", "cluster_wide", "roles", "max_jobs_per_team")
+    form_fields = ("name", "value", "cluster_wide", "roles", "max_jobs_per_team", "max_milli_per_team")
     fixed_fields = ("name",)
+
+    @admin.display(description="GPUs per team", ordering="max_milli_per_team")
+    def gpus_per_team(self, found: PriorityClass) -> str:
+        return "–" if found.max_milli_per_team is None else format_gpus(found.max_milli_per_team)
 
     def service(self, instance: Any, values: dict[str, Any], now: datetime, actor_id: int) -> PriorityClass:
         name = values.pop("name", None) or instance.name

@@ -15,6 +15,7 @@ from django.utils.dateparse import parse_datetime
 from events.models import Event
 from inventory.models import Device, Node
 from scheduling import ports
+from scheduling.granted import Granted, granted_to_allocations
 from scheduling.models import Allocation, AllocationDevice, Job, Task
 from scheduling.selectors import LARGEST_ID, visible_jobs
 from scheduling.states import JOB_ENDED
@@ -207,6 +208,7 @@ class TaskRow:
 
     task: Task
     allocation: Allocation | None
+    granted: tuple[Granted, ...] = ()  # the different slices of it
 
 
 def task_rows(job: Job) -> list[TaskRow]:
@@ -216,7 +218,12 @@ def task_rows(job: Job) -> list[TaskRow]:
     allocations = Allocation.objects.filter(task_id__in=[task.pk for task in tasks]).select_related("node", "model")
     for allocation in allocations.order_by("id"):
         latest[allocation.task_id] = allocation
-    return [TaskRow(task, latest.get(task.pk)) for task in tasks]
+    granted = granted_to_allocations([allocation.pk for allocation in latest.values()])
+    rows = []
+    for task in tasks:
+        own = latest.get(task.pk)
+        rows.append(TaskRow(task, own, tuple(granted.get(own.pk, ())) if own else ()))
+    return rows
 
 
 def places(job: Job) -> list[Place]:

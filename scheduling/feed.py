@@ -29,6 +29,8 @@ FLEET: Mapping[str, tuple[str, ...]] = {
     "node.state": ("node", "before", "after"),
     "device.health": ("device_id", "before", "after"),
     "engine.state": ("engine", "before", "after"),
+    "model.created": ("name",),
+    "model.changed": ("name", "changed"),
     "fleet.changed": ("devices",),
     "priority_class.set": ("name", "value"),
     "rate.set": ("model", "per_hour", "effective_from"),

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
 from django.conf import settings
 from django.core.cache import cache
-from django.db.models import Count, F, Max, Q, QuerySet, Sum
+from django.db.models import BigIntegerField, Case, Count, F, Max, Q, QuerySet, Sum, When
+from django.db.models.functions import Coalesce
 
 from events.errors import Fault, NotThere
 from events.models import Event
-from inventory.models import Device, Pool
+from inventory.models import Pool
 from inventory.selectors import pool_totals
 from quotas.selectors import as_core, quotas_in_force
 from scheduling import ports
 from scheduling.core import model as core
 from scheduling.core.shares import standing
 from scheduling.core.tree import Tree
-from scheduling.core.units import compute_for_memory
-from scheduling.models import Allocation, Job, PriorityClass, Task, TaskGroup
+from scheduling.core.units import MILLI_PER_DEVICE
+from scheduling.granted import DeviceKind, device_kinds, offers
+from scheduling.models import Allocation, AllocationDevice, Job, PriorityClass, Task, TaskGroup
 from scheduling.past_use import past_use_of
 from scheduling.states import JOB_ACTIVE
 from tenants.models import Team
@@ -109,7 +111,8 @@ class TeamShare:
     """A team's numbers in one pool, its subtree included, milli in the pool's unit.
 
     ``over_by``: what it holds above its own limit; ``headroom``: what it could still start before a limit, its own or
-    one above, binds; None without any. Neither is ever negative.
+    one above, binds; None without any. Neither is ever negative. ``memory_allocated_mib``: the device memory that
+    counts against limits of it; None in pools where no team has one.
     """
 
     allocated: int
@@ -120,6 +123,8 @@ class TeamShare:
     demand: int
     over_by: int
     headroom: int | None
+    memory_limit_mib: int | None = None
+    memory_allocated_mib: int | None = None
 
 
 def team_shares(now: datetime, pool_ids: Collection[int] | None = None) -> dict[int, dict[int, TeamShare]]:
@@ -150,8 +155,8 @@ def _team_shares(now: datetime, pool_ids: Sequence[int] | None) -> dict[int, dic
     quotas: dict[int, dict[int, core.Quota]] = defaultdict(dict)
     for (pool_id, team_id), row in quotas_in_force(now).items():
         quotas[pool_id][team_id] = as_core(row)
-    running, pending = _running(pools), _pending(pools)
     past_use = past_use_of(pools, last_event(), now)
+    running, pending, memory = _running(pools), _pending(pools), _memory(quotas)
     found = {}
     for pool in pools:
         own = {team_id: amount for team_id, amount in pending[pool.pk].items() if team_id in tree.position_of}
@@ -161,7 +166,44 @@ def _team_shares(now: datetime, pool_ids: Sequence[int] | None) -> dict[int, dic
             team_id: _team_share(tree, result.share(position), position, result.limit, result.allocated)
             for team_id, position in tree.position_of.items()
         }
+        if pool.pk in memory:
+            found[pool.pk] = _with_memory(found[pool.pk], tree, quotas[pool.pk], memory[pool.pk])
     return found
+
+
+def _memory(quotas: Mapping[int, Mapping[int, core.Quota]]) -> dict[int, dict[int, int]]:
+    """Pool id → team id → the MiB of device memory that count for its own jobs, in pools where it is limited at all.
+
+    Whole devices for which less memory was named beside count that, as in ``core.model.Placement.memory_counted``.
+    """
+    limited = [key for key, own in quotas.items() if any(each.memory_limit_mib is not None for each in own.values())]
+    group = "allocation__task__group__"
+    named = When(**{f"{group}compute_milli": MILLI_PER_DEVICE}, then=Coalesce(f"{group}memory_mib", "memory_mib"))
+    slices = AllocationDevice.objects.filter(
+        allocation__released_at__isnull=True, allocation__pool_id__in=limited
+    ).order_by()
+    found: dict[int, dict[int, int]] = {pool_id: {} for pool_id in limited}
+    rows = slices.values("allocation__pool_id", "allocation__team_id")
+    for row in rows.annotate(mib=Sum(Case(named, default=F("memory_mib"), output_field=BigIntegerField()))):
+        found[row["allocation__pool_id"]][row["allocation__team_id"]] = row["mib"]
+    return found
+
+
+def _with_memory(
+    shares: Mapping[int, TeamShare], tree: Tree, quotas: Mapping[int, core.Quota], own: Mapping[int, int]
+) -> dict[int, TeamShare]:
+    held = [0] * len(tree)
+    for team_id, memory_mib in own.items():
+        for position in tree.path(tree.leaf_of[team_id]):
+            held[position] += memory_mib
+    return {
+        team_id: replace(
+            share,
+            memory_limit_mib=quotas[team_id].memory_limit_mib if team_id in quotas else None,
+            memory_allocated_mib=held[tree.position_of[team_id]],
+        )
+        for team_id, share in shares.items()
+    }
 
 
 def _with_ancestors(rows: Iterable[Team]) -> list[tuple[int, str, int | None]]:
@@ -225,7 +267,7 @@ def _pending(pools: Sequence[Pool]) -> dict[int, Counter[int]]:
         {**row, "job__pool_ids": [row["job__pool_id"]]}
         for row in growing.values("job__team_id", "job__pool_id", **shape).annotate(tasks=Count("id"))
     ]
-    kinds = _device_kinds(by_id) if any(row["devices"] and row["compute_milli"] is None for row in rows) else {}
+    kinds = device_kinds(by_id) if any(row["devices"] for row in rows) else {}
     for row in rows:
         for pool_id in dict.fromkeys(row["job__pool_ids"]):
             pool = by_id.get(pool_id)
@@ -237,25 +279,11 @@ def _pending(pools: Sequence[Pool]) -> dict[int, Counter[int]]:
     return found
 
 
-def _device_kinds(pools: Iterable[int]) -> dict[int, list[tuple[str, str, int]]]:
-    """Pool id → the different (model, vendor, MiB) of its devices."""
-    kinds: dict[int, list[tuple[str, str, int]]] = defaultdict(list)
-    rows = Device.objects.filter(node__pool_id__in=list(pools)).order_by()
-    columns = ("node__pool_id", "model__name", "model__vendor", "memory_mib")
-    for pool_id, *kind in rows.values_list(*columns).distinct():
-        kinds[pool_id].append((kind[0], kind[1], kind[2]))
-    return kinds
-
-
-def _least_milli(row: Mapping[str, Any], pool: Pool, kinds: Sequence[tuple[str, str, int]]) -> int:
-    """The least that one such task can count: for memory alone, on the device where its share is the smallest."""
-    if not row["devices"] or row["compute_milli"] is not None:
-        return row["devices"] * (row["compute_milli"] or 0)
-    fits = [
-        compute_for_memory(row["memory_mib"], memory, pool.step_milli)
-        for model, vendor, memory in kinds
-        if memory >= max(row["memory_mib"], row["min_device_memory_mib"])
-        and (not row["models_allowed"] or model in row["models_allowed"])
-        and (not row["vendors_allowed"] or vendor in row["vendors_allowed"])
-    ]
-    return row["devices"] * min(fits, default=0)
+def _least_milli(row: Mapping[str, Any], pool: Pool, kinds: Sequence[DeviceKind]) -> int:
+    """The least that one such task can count: on the device where its slice is the smallest."""
+    if not row["devices"]:
+        return 0
+    asked = TaskGroup(**{name: row[name] for name in SHAPE})
+    found = offers(asked, asked.models_allowed, asked.vendors_allowed, kinds, pool.step_milli)
+    # A fraction that nothing here serves still waits for that much; of memory alone it is not known how much that is.
+    return found[0].granted.milli if found else row["devices"] * (row["compute_milli"] or 0)

@@ -38,7 +38,9 @@ class AcceleratorModelAdmin(ThroughService):
             family=values["family"],
             resource_name=values["resource_name"],
             slicing=values["slicing"],
-            slice_templates=values["slice_templates"] or (),
+            slice_templates=() if values["slice_templates"] is None else values["slice_templates"],
+            now=now,
+            actor_id=actor_id,
         )
 
 

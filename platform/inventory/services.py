@@ -16,6 +16,7 @@ from events.services import require_aware, unit_of_work
 from inventory.models import SLUG, AcceleratorModel, Device, EngineConnection, Node, Pool
 from inventory.node_csv import read_nodes
 from inventory.node_import import Imported, NodeImport
+from inventory.slicing import checked_templates
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,24 +51,40 @@ def set_accelerator_model(
     resource_name: str = "",
     slicing: str = AcceleratorModel.Slicing.ANY,
     slice_templates: Sequence[Mapping[str, Any]] = (),
+    now: datetime | None = None,
+    actor_id: int | None = None,
 ) -> AcceleratorModel:
-    """The model with this name exists and is so. Devices keep the memory that they were entered with."""
+    """The model with this name exists and is so. Devices keep the memory that they were entered with.
+
+    Slices that live stay as they were cut, what starts from now on is cut by the new rule: schedulers hear of it by an
+    event. ``now`` may only be left out for a model that is not there yet, or is so already; else ValueError.
+    """
     _checked_slug(name)
     _checked_choice(vendor, AcceleratorModel.Vendor.values, "vendor")
     _checked_choice(slicing, AcceleratorModel.Slicing.values, "slicing")
     if not 0 < memory_mib < 2**31:
         raise Invalid.at("memory_mib", "must be 1 or more", value=memory_mib)
-    model, _ = AcceleratorModel.objects.update_or_create(
-        name=name,
-        defaults={
-            "vendor": vendor,
-            "memory_mib": memory_mib,
-            "family": family,
-            "resource_name": resource_name,
-            "slicing": slicing,
-            "slice_templates": list(slice_templates),
-        },
-    )
+    values = {
+        "vendor": vendor,
+        "memory_mib": memory_mib,
+        "family": family,
+        "resource_name": resource_name,
+        "slicing": slicing,
+        "slice_templates": checked_templates(slice_templates, slicing, memory_mib),
+    }
+    with unit_of_work() as journal:
+        before = AcceleratorModel.objects.filter(name=name).first()
+        changed = {key: [getattr(before, key), value] for key, value in values.items() if before is not None}
+        changed = {key: pair for key, pair in changed.items() if pair[0] != pair[1]}
+        if before is not None and not changed:
+            return before
+        model, _ = AcceleratorModel.objects.update_or_create(name=name, defaults=values)
+        if before is not None:
+            if now is None:
+                raise ValueError(f"the model {name} is there and is to be changed: say when")
+            journal.record("model.changed", now, actor_id=actor_id, name=name, changed=changed)
+        elif now is not None:
+            journal.record("model.created", now, actor_id=actor_id, name=name)
     return model
 
 

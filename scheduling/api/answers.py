@@ -11,6 +11,7 @@ from rest_framework import serializers
 
 from inventory.models import Pool
 from scheduling.core.units import MILLI_PER_DEVICE, gpus_from_milli
+from scheduling.granted import granted_to_groups, template_of, told
 from scheduling.models import Allocation, AllocationDevice, Decision, Job, PriorityClass, TaskGroup
 from scheduling.selectors import job_figures
 from scheduling.telling import in_units, reason_told
@@ -31,6 +32,17 @@ class ReasonSerializer(serializers.Serializer):
     helps = serializers.DictField(allow_null=True)
 
 
+class GrantedSerializer(serializers.Serializer):
+    """What each task was given of the devices of one model, in the words of the request: it can be more than was asked
+    where devices are cut by templates or given whole. This is what counts and is billed."""
+
+    model = serializers.CharField()
+    devices = serializers.IntegerField()
+    gpus = serializers.FloatField()
+    gpu_memory_mib = serializers.IntegerField(help_text="of each device")
+    template = serializers.CharField(allow_null=True, help_text="what the slice was cut by")
+
+
 class GroupSerializer(serializers.ModelSerializer):
     """Tasks of one kind, in the words of the request. ``gpus`` null: it follows from the memory."""
 
@@ -44,13 +56,20 @@ class GroupSerializer(serializers.ModelSerializer):
     vendor = serializers.ListField(source="vendors_allowed", child=serializers.CharField())
     node_selector = serializers.DictField(child=serializers.CharField())
     command = serializers.ListField(child=serializers.CharField(), allow_null=True)
+    granted = serializers.SerializerMethodField(help_text="the different slices that its tasks hold now")
 
     class Meta:
         model = TaskGroup
         fields = (
             *("name", "tasks", "min_tasks", "devices", "gpus", "gpu_memory_mib", "cpu", "memory_gib", "model"),
-            *("vendor", "node_selector", "min_device_memory_mib", "command"),
+            *("vendor", "node_selector", "min_device_memory_mib", "command", "granted"),
         )
+
+    @extend_schema_field(GrantedSerializer(many=True))
+    def get_granted(self, group: TaskGroup) -> list[dict[str, Any]]:
+        if group.job_id not in self.context["granted"]:
+            self.context["granted"][group.job_id] = granted_to_groups(group.job_id)
+        return [dict(told(each)) for each in self.context["granted"][group.job_id].get(group.pk, ())]
 
     @extend_schema_field(NUMBER_OR_NULL)
     def get_gpus(self, group: TaskGroup) -> float | int | None:
@@ -154,7 +173,7 @@ def jobs_told(
     ids = visible_team_ids(user)
     seen = None if ids is None else frozenset(Team.objects.filter(pk__in=ids).values_list("slug", flat=True))
     serializer = JobDetailSerializer if detail else JobSerializer
-    return list(serializer(jobs, many=True, context={"seen": seen, "may_stop": may_stop}).data)
+    return list(serializer(jobs, many=True, context={"seen": seen, "may_stop": may_stop, "granted": {}}).data)
 
 
 class SliceSerializer(serializers.ModelSerializer):
@@ -163,14 +182,32 @@ class SliceSerializer(serializers.ModelSerializer):
     device = serializers.IntegerField(source="device_id")
     index = serializers.IntegerField(source="device.index")
     gpus = Quantity(source="compute_milli")
+    template = serializers.SerializerMethodField(help_text="what it was cut by, where the model is cut by templates")
 
     class Meta:
         model = AllocationDevice
-        fields = ("device", "index", "gpus", "memory_mib")
+        fields = ("device", "index", "gpus", "memory_mib", "template")
+
+    @extend_schema_field(TEXT_OR_NULL)
+    def get_template(self, slice_: AllocationDevice) -> str | None:
+        return template_of(slice_.device.model, slice_.compute_milli, slice_.memory_mib)
+
+
+class RequestedSerializer(serializers.Serializer):
+    """What one task asked of devices, in the words of the request."""
+
+    devices = serializers.IntegerField()
+    gpus = serializers.SerializerMethodField()
+    gpu_memory_mib = serializers.IntegerField(source="memory_mib", allow_null=True)
+
+    @extend_schema_field(NUMBER_OR_NULL)
+    def get_gpus(self, group: TaskGroup) -> float | int | None:
+        return gpus_asked(group)
 
 
 class AllocationSerializer(serializers.ModelSerializer):
-    """What one task holds, or held in an earlier attempt (then ``released_at`` is set)."""
+    """What one task holds, or held in an earlier attempt (then ``released_at`` is set), and what it asked for:
+    ``requested`` beside what was granted, ``gpus`` in all and the slice of each of ``devices``."""
 
     task = serializers.IntegerField(source="task.index")
     group = serializers.CharField(source="task.group.name")
@@ -180,6 +217,7 @@ class AllocationSerializer(serializers.ModelSerializer):
     gpus = Quantity(source="milli")
     cpu = Quantity(source="cpu_milli")
     memory_gib = serializers.SerializerMethodField()
+    requested = RequestedSerializer(source="task.group")
     devices = SliceSerializer(source="slices", many=True)
     bound_at = Moment()
     running_at = Moment(allow_null=True)
@@ -189,8 +227,8 @@ class AllocationSerializer(serializers.ModelSerializer):
     class Meta:
         model = Allocation
         fields = (
-            *("id", "task", "group", "state", "pool", "node", "model", "gpus", "cpu", "memory_gib", "devices"),
-            *("bound_at", "running_at", "stop_requested_at", "released_at", "end_reason", "exit_code"),
+            *("id", "task", "group", "state", "pool", "node", "model", "gpus", "cpu", "memory_gib", "requested"),
+            *("devices", "bound_at", "running_at", "stop_requested_at", "released_at", "end_reason", "exit_code"),
         )
 
     def get_memory_gib(self, allocation: Allocation) -> float:
@@ -234,10 +272,12 @@ class EventsSerializer(serializers.Serializer):
 
 
 class PriorityClassSerializer(serializers.ModelSerializer):
-    """A named priority; its value counts live. ``roles`` empty: open to all that may submit."""
+    """A named priority; its value counts live. ``roles`` empty: open to all that may submit. ``max_jobs_per_team`` and
+    ``max_gpus_per_team``: what a team's jobs of the class may be and hold at a time, over all pools."""
 
+    max_gpus_per_team = Quantity(source="max_milli_per_team", allow_null=True)
     roles = serializers.ListField(child=serializers.CharField())
 
     class Meta:
         model = PriorityClass
-        fields = ("name", "value", "cluster_wide", "roles", "max_jobs_per_team")
+        fields = ("name", "value", "cluster_wide", "roles", "max_jobs_per_team", "max_gpus_per_team")

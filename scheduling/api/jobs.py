@@ -244,7 +244,7 @@ class JobAllocations(ApiView):
         """Where the job's tasks run and ran, the latest first."""
         allocations = Allocation.objects.filter(job=visible_job(request.user, job_id))
         allocations = allocations.select_related("task__group", "pool", "node", "model")
-        rows, following = ALLOCATIONS.page(allocations.prefetch_related("slices__device"), request, self.query)
+        rows, following = ALLOCATIONS.page(allocations.prefetch_related("slices__device__model"), request, self.query)
         return page_answer(AllocationSerializer(rows, many=True).data, following)
 
 

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from scheduling.core.admission import Account, Refusal
+from scheduling.core.charges import Charge
+from scheduling.core.class_caps import ClassCaps
 from scheduling.core.model import PendingJob, Policy, PoolState, Request, Snapshot, Start, TaskStart
 from scheduling.core.room import Ask, Room, Want
 from scheduling.core.shares import Standing, standing
@@ -72,7 +74,10 @@ class PoolCycle:
         self.stale = False  # whether a job that named it was started elsewhere since its shares were worked out
         self.refused_where_it_lands = False  # whether quota refused what a task counts where it would have landed
         self._free = (-1, 0)  # the fleet's version, and what was free then
+        gpu = pool.unit == "gpu"
+        self.counts_memory = gpu and any(each.memory_limit_mib is not None for each in pool.quotas.values())
         self._each: dict[Request, int] = {}
+        self._varies: dict[Request, bool] = {}  # whether what a request counts is known only where it lands
         self._least: dict[Ask, int] = {}
         self._whole: dict[Ask, int] = {}
 
@@ -102,10 +107,10 @@ class PoolCycle:
             running[team_id] += amount
         for candidate in self.candidates:
             if candidate.pool is None:
-                pending[candidate.job.team_id] += self._charge_of_all(candidate.ask)
+                pending[candidate.job.team_id] += int(self._charge_of_all(candidate.ask))
             elif candidate.pool is self:
-                running[candidate.job.team_id] += self.charge_of_tasks(candidate.tasks)
-                pending[candidate.job.team_id] += self._charge_of_extra(candidate.ask, candidate.extra)
+                running[candidate.job.team_id] += int(self.charge_of_tasks(candidate.tasks))
+                pending[candidate.job.team_id] += int(self._charge_of_extra(candidate.ask, candidate.extra))
         fleet = self.pool.fleet
         capacity = fleet.capacity_milli() if self.pool.unit == "gpu" else fleet.capacity_cpu_milli()
         past_use = self.pool.past_use if remembering else None
@@ -114,12 +119,23 @@ class PoolCycle:
     # ---- charges, in the pool's unit ---------------------------------------------------------------------------------
 
     def charge(self, wants: tuple[Want, ...]) -> int:
-        """What ``wants`` count against quotas; where only device memory is asked for, the least that they could."""
+        """What ``wants`` count against quotas; where that depends on the devices, the least that they could."""
         return sum(self._charge_each(want.request) * want.tasks for want in wants)
 
     def depends_on_place(self, wants: tuple[Want, ...]) -> bool:
-        """Whether ``charge`` is only the least: what memory alone comes to is known where it lands."""
-        return self.pool.unit == "gpu" and any(w.request.devices and w.request.compute_milli is None for w in wants)
+        """Whether ``charge`` is only the least: what memory alone comes to is known where it lands, and so is what a
+        fraction does where some models round it up, or where memory counts and devices differ in it."""
+        return self.pool.unit == "gpu" and any(self._depends_on_place(want.request) for want in wants)
+
+    def _depends_on_place(self, request: Request) -> bool:
+        if not request.devices or request.compute_milli is None:
+            return request.devices > 0
+        if not (self.counts_memory or self.pool.fleet.cuts_by_rule):
+            return False
+        known = self._varies.get(request)
+        if known is None:
+            known = self._varies[request] = len(self.pool.fleet.grants(request)) > 1
+        return known
 
     def charge_where_it_lands(self, wants: tuple[Want, ...]) -> int | None:
         """What ``wants`` would count if they were placed now, None where they do not fit. Takes nothing."""
@@ -141,6 +157,8 @@ class PoolCycle:
     def charge_of_tasks(self, tasks: Iterable[TaskStart]) -> int:
         """What placed tasks count against quotas."""
         if self.pool.unit == "gpu":
+            if self.counts_memory:
+                return sum((Charge(task.placement.milli, task.placement.memory_counted) for task in tasks), Charge(0))
             return sum(task.placement.milli for task in tasks)
         return sum(task.placement.cpu_milli for task in tasks)
 
@@ -162,9 +180,11 @@ class PoolCycle:
     def _least_charge(self, request: Request) -> int:
         if self.pool.unit == "cpu":
             return request.cpu_milli
-        if request.compute_milli is None and request.devices:
-            return self.pool.fleet.least_milli(request)
-        return request.devices * (request.compute_milli or 0)
+        asked = request.devices * (request.compute_milli or 0)
+        fleet = self.pool.fleet
+        if request.devices and (request.compute_milli is None or fleet.cuts_by_rule):
+            asked = fleet.least_milli(request) or asked
+        return Charge(asked, fleet.least_memory(request)) if self.counts_memory else asked
 
 
 class Cycle:
@@ -180,9 +200,7 @@ class Cycle:
         self.waits_for: dict[int, tuple[PoolCycle, list[int]]] = {}  # job → where it waits for which jobs to be gone
         self.futures: Mapping[int, Future] = {}  # by pool, where anything runs
         self.not_freed: dict[int, tuple[int, int, int]] = {}  # job → pool, what it needs, the most that can be freed
-        self._running_of_class: Counter[tuple[int, str]] = Counter()
-        for pool in snapshot.pools:
-            self._running_of_class.update(pool.class_usage)
+        self.caps = ClassCaps(snapshot.pools)
         self._enter_candidates()
         for pool_cycle in self.pools.values():
             pool_cycle.open_books()
@@ -206,16 +224,18 @@ class Cycle:
         """The first predicate, room apart, that forbids giving ``wants`` to the candidate in that pool."""
         if not at.pool.available:
             return Refusal("pool_unavailable", {"pool": at.pool.name})
-        over_cap = self._over_class_cap(candidate)
-        if over_cap is not None:
-            return over_cap
         least = wants is candidate.ask.least
         charge = at.charge_of_least(candidate.ask) if least else at.charge(wants)
         return self.over_quota(candidate, at, charge) or self._cycle_full(candidate)
 
     def over_quota(self, candidate: Candidate, at: PoolCycle, charge: int) -> Refusal | None:
-        """The first predicate of quota that forbids the candidate ``charge`` more."""
+        """The first cap of its class or predicate of quota that forbids the candidate ``charge`` more."""
         job = candidate.job
+        if job.max_running_of_class is not None or job.max_milli_of_class is not None:
+            team = self.tree.teams[candidate.leaf].name
+            over_cap = self.caps.refusal(job, team, at.pool, charge, starts=candidate.waits)
+            if over_cap is not None:
+                return over_cap
         return at.account.refusal(candidate.leaf, job.user_id, charge, preemptible=job.preemptible)
 
     def give_back(self) -> None:
@@ -244,17 +264,6 @@ class Cycle:
         pool_ids = job.pool_ids[:1] if job.growing else dict.fromkeys(job.pool_ids)
         return [self.pools[pool_id] for pool_id in pool_ids if pool_id in self.pools]
 
-    def _over_class_cap(self, candidate: Candidate) -> Refusal | None:
-        job = candidate.job
-        if job.max_running_of_class is None or not candidate.waits:
-            return None
-        running = self._running_of_class[job.team_id, job.priority_class]
-        if running < job.max_running_of_class:
-            return None
-        team = self.tree.teams[candidate.leaf].name
-        numbers = {"team": team, "priority_class": job.priority_class, "running": running}
-        return Refusal("class_cap", numbers | {"limit": job.max_running_of_class})
-
     def _cycle_full(self, candidate: Candidate) -> Refusal | None:
         most = self.policy.max_starts
         if most is None or candidate.pool is not None or len(self.started) < most:
@@ -264,6 +273,7 @@ class Cycle:
     def _book(self, candidate: Candidate, at: PoolCycle, tasks: list[TaskStart], charge: int) -> None:
         if candidate.pool is not None or not candidate.ask.least:
             candidate.extra[tasks[0].group] -= 1
+        self.caps.take(candidate.job, at.pool, charge, starts=candidate.waits)
         if candidate.pool is None:
             self._begin(candidate, at, charge)
         candidate.tasks.extend(tasks)
@@ -271,8 +281,6 @@ class Cycle:
 
     def _begin(self, candidate: Candidate, at: PoolCycle, charge: int) -> None:
         candidate.rule, candidate.numbers = _what_it_saw(candidate, at, charge)
-        if candidate.waits:
-            self._running_of_class[candidate.job.team_id, candidate.job.priority_class] += 1
         for other in candidate.choices:
             other.stale = other.stale or other is not at
         candidate.pool, candidate.choices = at, [at]
@@ -292,7 +300,7 @@ def _what_it_saw(candidate: Candidate, at: PoolCycle, charge: int) -> tuple[str,
         rule = "guarantee" if allocated < guaranteed else "share"
     return rule, {
         "team": at.account.name(position),
-        "requested": charge,
+        "requested": int(charge),
         "allocated": allocated,
         "guaranteed": guaranteed,
         "deserved": at.account.standing.deserved[position],

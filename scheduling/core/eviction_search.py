@@ -74,7 +74,7 @@ class Search:
             found = self._search(case, rules)
             if found is not None:
                 return self._carry_out(candidate, *found)
-        vain = (case.charge, case.freeable) if case.tried or self._entitled(case, case.charge) else None
+        vain = (int(case.charge), int(case.freeable)) if case.tried or self._entitled(case, case.charge) else None
         self._in_vain[key] = vain
         self._note(candidate, vain)
         return []
@@ -120,13 +120,15 @@ class Search:
     def _key(self, candidate: Candidate) -> Hashable:
         job = candidate.job
         user = job.user_id if self._at.account.tells_users_apart else None
-        rank = (job.priority_class, job.max_running_of_class) if job.max_running_of_class is not None else None
+        caps = (job.max_running_of_class, job.max_milli_of_class)
+        rank = None if caps == (None, None) else (job.priority_class, *caps)
         return (candidate.ask, candidate.leaf, job.preemptible, user, rank, job.priority)
 
     def _accept(self, claim: Claim) -> None:
         """The job has its place in the future; where others are being stopped for nobody else, it waits for them."""
         self._future.claims.append(claim)
         claim.candidate.claims = self._at
+        self._cycle.caps.take(claim.candidate.job, self._at.pool, claim.charge, starts=True)
 
     def _carry_out(self, candidate: Candidate, claim: Claim, chosen: list[Chosen]) -> list[Eviction]:
         self._accept(claim)
@@ -153,9 +155,9 @@ class Search:
         if not self._may(case, case.charge, chosen):
             return None
         claim = self._future.place(case.candidate)
-        if claim is None or claim.charge == case.charge:
+        if claim is None or not self._at.depends_on_place(case.candidate.ask.least):
             return claim
-        self._future.forget(claim)  # asked for device memory only: what it counts is known where it lands
+        self._future.forget(claim)  # what it counts is known only where it lands
         return self._future.place(case.candidate) if self._may(case, claim.charge, chosen) else None
 
     def _may(self, case: _Case, charge: int, chosen: list[Chosen]) -> bool:
@@ -313,8 +315,8 @@ class Search:
             "allocated": self._at.account.allocated[position],
             "guaranteed": self._at.account.standing.guaranteed[position],
             "deserved": self._deserved[position],
-            "freed": unit.charge,
-            "requested": case.charge,
+            "freed": int(unit.charge),
+            "requested": int(case.charge),
         }
         if unit.leaf == case.candidate.leaf:
             numbers |= {"priority": unit.job.priority, "over_priority": case.candidate.job.priority}
@@ -440,5 +442,5 @@ def _evictions(chosen: Iterable[Chosen], pool_id: int, for_job: int) -> Iterator
             whole=any(each.unit.whole for each in own),
             for_job=for_job,
             rule=own[0].rule,
-            numbers={**own[0].numbers, "freed": sum(each.unit.charge for each in own)},
+            numbers={**own[0].numbers, "freed": int(sum(each.unit.charge for each in own))},
         )

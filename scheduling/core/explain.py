@@ -10,6 +10,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import replace
 
 from scheduling.core.admission import Refusal
+from scheduling.core.charges import memory_of
 from scheduling.core.cycle import Candidate, Cycle, PoolCycle
 from scheduling.core.fleet import Headroom
 from scheduling.core.model import PendingJob, Reason, Request
@@ -77,7 +78,8 @@ class Explanations:
     def _key(self, candidate: Candidate) -> Hashable:
         job = candidate.job
         user = job.user_id if any(at.account.tells_users_apart for at in candidate.choices) else None
-        rank = (job.priority_class, job.max_running_of_class) if job.max_running_of_class is not None else None
+        caps = (job.max_running_of_class, job.max_milli_of_class)
+        rank = None if caps == (None, None) else (job.priority_class, *caps)
         given = None if candidate.pool is None else (candidate.pool.pool.id, tuple(candidate.extra))
         return (candidate.ask, candidate.leaf, job.pool_ids, job.preemptible, job.growing, user, rank, given)
 
@@ -126,13 +128,17 @@ class Explanations:
         if refusal.code == "over_share":
             lent = at.account.refusal(candidate.leaf, job.user_id, charge, preemptible=True) is None
             return {"request": {"preemptible": True}} if lent else None
-        needed = refusal.numbers["allocated"] + charge
+        if refusal.code == "over_memory_limit":
+            needed = refusal.numbers["allocated_mib"] + memory_of(charge)
+            by_mib = needed - refusal.numbers["limit_mib"]
+            return {"quota": {"team": team, "memory_limit_mib": needed, "by_mib": by_mib}}
+        needed = refusal.numbers["allocated"] + int(charge)
         by_milli = needed - refusal.numbers["limit"]
         return {"quota": {"team": team, _QUOTA_FIELD[refusal.code]: needed, "by_milli": by_milli}}
 
 
-_TELLS_FREEABLE = frozenset({"no_fit", "gang_incomplete", "over_limit", "over_share"})
-_QUOTA_FIELD = {"over_limit": "limit", "over_user_limit": "per_user_limit"}
+_TELLS_FREEABLE = frozenset({"no_fit", "gang_incomplete", "over_limit", "over_memory_limit", "over_share"})
+_QUOTA_FIELD = {"over_limit": "limit", "over_user_limit": "per_user_limit", "over_memory_limit": "memory_limit_mib"}
 # What was refused in its turn, because of where a task would have landed then, could be started now.
 _NOTHING_IN_THE_WAY = Refusal("next_cycle", {})
 
@@ -152,12 +158,13 @@ def _no_room(at: PoolCycle, wants: Wants) -> Reason:
     request = (hopeless or wants)[0].request
     there = fleet.headroom(request)
     if there.matching_nodes == 0 and request.devices:
-        return reason("no_matching_accelerator", _wishes(at, request), pool_id=at.pool.id)
+        whole_only = {"whole_only": list(names)} if (names := fleet.whole_only(request)) else {}
+        return reason("no_matching_accelerator", _wishes(at, request) | whole_only, pool_id=at.pool.id)
     fitting = 0 if hopeless else at.room.count_fitting(wants)
     if fitting:
         numbers = _seen(at, request, there) | {"needed": sum(want.tasks for want in wants), "fitting": fitting}
         return reason("gang_incomplete", numbers, pool_id=at.pool.id)
-    numbers = _wishes(at, request) | _seen(at, request, there) | _room_of(request, there)
+    numbers = _wishes(at, request) | _seen(at, request, there) | _room_of(request, there) | _rounded(at, request)
     return reason("no_fit", numbers, pool_id=at.pool.id, helps=_smaller_slice(at, wants, there))
 
 
@@ -199,6 +206,15 @@ def _room_of(request: Request, there: Headroom) -> dict[str, object]:
     }
 
 
+def _rounded(at: PoolCycle, request: Request) -> dict[str, object]:
+    """The least slice that the request would be granted of a device, where the models here make more of it."""
+    grants = at.pool.fleet.grants(request) if at.pool.fleet.cuts_by_rule else ()
+    if not grants or grants[0][0] <= (request.compute_milli or 0):
+        return {}
+    compute, memory = grants[0]
+    return {"granted_milli": compute, "granted_mib": memory}
+
+
 def _smaller_slice(at: PoolCycle, wants: Wants, there: Headroom) -> Helps:
     """For one task that asks for part of one device: the largest slice that fits now, and what is missing to it.
 
@@ -206,6 +222,8 @@ def _smaller_slice(at: PoolCycle, wants: Wants, there: Headroom) -> Helps:
     """
     (want, *more), step = wants, at.pool.fleet.step_milli
     asked = want.request.compute_milli
+    if at.pool.fleet.cuts_by_rule:
+        return None  # a smaller request may be rounded up to the same slice
     if more or want.tasks > 1 or want.request.devices != 1 or asked is None or want.request.memory_mib is not None:
         return None
     piece = there.largest_piece_milli

@@ -32,8 +32,9 @@ from scheduling.core.lookahead import Demand, Scarce, demand_of_typical, exempt_
 from scheduling.core.model import SCORES, DeviceState, NodeState, Placement, Request, Score
 from scheduling.core.placement_headroom import Headroom, Short
 from scheduling.core.placement_shapes import (
-    DeviceClass,
+    NOT_ALLOWED,
     check_request,
+    class_of,
     computes_differ,
     device_columns,
     devices_by_index,
@@ -41,6 +42,7 @@ from scheduling.core.placement_shapes import (
     node_rows,
     typical_tables,
 )
+from scheduling.core.slicing import ANY
 from scheduling.core.units import DEFAULT_STEP_MILLI, MILLI_PER_DEVICE
 
 __all__ = ["Fleet", "Headroom", "PlacedEach", "PlacementRefused", "Short", "TypicalShape", "compile_kernels"]
@@ -145,7 +147,8 @@ class Fleet:
             raise ValueError("two nodes of a fleet have the same id or the same rank")
         if len(self._row) < len(devices):
             raise ValueError("two devices of a fleet have the same id")
-        self._classes = sorted({DeviceClass(device.model, device.vendor, device.memory_mib) for device in devices})
+        self._classes = sorted({class_of(device) for device in devices})
+        self.cuts_by_rule = any(kind.rule.kind != "any" for kind in self._classes)
 
     def _lay_out(self, ordered: list[NodeState]) -> None:
         k = self._k
@@ -228,6 +231,7 @@ class Fleet:
             tuple(found[count : 2 * count]),
             request.cpu_milli,
             request.host_memory_mib,
+            _counted_mib(request),
         )
 
     def place_each(self, requests: Sequence[Request]) -> PlacedEach:
@@ -473,10 +477,29 @@ class Fleet:
         return frozenset(np.flatnonzero((leaves != self._k.NEVER) & self._schedulable()).tolist())
 
     def least_milli(self, request: Request) -> int:
-        """The least that one task can count against quotas here: more on other devices only where memory alone is asked
-        for. 0 where no device matches or is large enough."""
+        """The least that one task can count against quotas here: more on other devices where memory alone is asked for,
+        or where slices are rounded up. 0 where no device matches or is large enough."""
+        return request.devices * min((compute for compute, _ in self.grants(request)), default=0)
+
+    def least_memory(self, request: Request) -> int:
+        """The least that one task can count against limits of device memory here, in MiB; 0 as for ``least_milli``."""
+        least = request.devices * min((memory for _, memory in self.grants(request)), default=0)
+        counted = _counted_mib(request)
+        return least if counted is None else min(counted, least)
+
+    def grants(self, request: Request) -> tuple[tuple[int, int], ...]:
+        """The different slices of one device, (milli, MiB), that the request could be granted here, ascending."""
         needs = needs_of(request, self._classes, self.step_milli)
-        return request.devices * min((compute for compute, _ in needs if compute > 0), default=0)
+        return tuple(sorted({(compute, memory) for compute, memory in needs if compute > 0}))
+
+    def whole_only(self, request: Request) -> tuple[str, ...]:
+        """The models that the request allows and that do not serve it only because they are given whole."""
+        if not self.cuts_by_rule or not request.devices:
+            return ()
+        needs = needs_of(request, self._classes, self.step_milli)
+        free = needs_of(request, [kind._replace(rule=ANY) for kind in self._classes], self.step_milli)
+        kinds = zip(self._classes, needs, free, strict=True)
+        return tuple(sorted({kind.model for kind, (need, _), (cut, _) in kinds if need == NOT_ALLOWED and cut > 0}))
 
     def count_fitting(self, request: Request, limit: int) -> int:
         """The most tasks of the request that fit at once now, counted up to ``limit``."""
@@ -485,3 +508,10 @@ class Fleet:
     def _supply(self, request: Request, slot: int) -> placement_headroom.Supply:
         labelled = self._labelled.get(slot, self._every_node)
         return placement_headroom.supply(self._tables, slot, request, labelled)
+
+
+def _counted_mib(request: Request) -> int | None:
+    """What a task counts against limits of device memory where that is not what it holds; see ``Placement``."""
+    if request.memory_mib is None or request.compute_milli != MILLI_PER_DEVICE:
+        return None
+    return request.devices * request.memory_mib

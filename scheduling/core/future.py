@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from scheduling.core.charges import memory_of, not_negative
 from scheduling.core.cycle import Candidate, PoolCycle
 from scheduling.core.fleet import PlacementRefused
 from scheduling.core.model import Placement, RunningJob, RunningTask, TaskStart
@@ -220,7 +221,8 @@ class Future:
             charge = self.at.charge_of_tasks((TaskStart(task.group, task.placement),))
             for position in tree.path(tree.leaf(job.team_id)):
                 charges[position] -= charge
-        return {position: charge for position, charge in sorted(charges.items()) if charge > 0}
+        beyond = {position: not_negative(charge) for position, charge in sorted(charges.items())}
+        return {position: charge for position, charge in beyond.items() if charge or memory_of(charge)}
 
     def _let_go(self) -> None:
         for placement in reversed(self._kept):

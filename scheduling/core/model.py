@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from scheduling.core.slicing import ANY, SliceRule
+
 if TYPE_CHECKING:
     from scheduling.core.fleet import Fleet
 
@@ -23,7 +25,8 @@ class Request:
 
     devices 0 is a CPU-only task. With devices k >= 1 each of k different devices of one node gives the same slice:
     ``compute_milli`` (1..1000, None: follows from the memory on each device) and ``memory_mib`` (None: follows from
-    the compute on each device; a whole device always gives all its memory). At least one of the two is set.
+    the compute on each device; a whole device always gives all its memory). At least one of the two is set. What the
+    device's slice rule makes of it is what is granted, see ``slicing``.
     """
 
     devices: int = 0
@@ -51,6 +54,7 @@ class DeviceState:
     compute_used: int = 0
     memory_used: int = 0
     team_id: int = 0  # who holds slices of it, where the pool forbids sharing across teams; 0 = nobody
+    rule: SliceRule = ANY  # of its model
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,22 +85,37 @@ class Placement:
     memory_mib: tuple[int, ...]  # of each device, in the same order
     cpu_milli: int
     host_memory_mib: int
+    counted_mib: int | None = None  # see ``memory_counted``
 
     @property
     def milli(self) -> int:
         """What the slice counts against quotas and bills: milli-GPU over all its devices."""
         return self.compute_milli * len(self.device_indexes)
 
+    @property
+    def memory_counted(self) -> int:
+        """What the slice counts against limits of device memory: MiB over all its devices.
+
+        Whole devices for which less memory was named beside count that; the rest comes along, as nobody else could
+        have it.
+        """
+        return sum(self.memory_mib) if self.counted_mib is None else self.counted_mib
+
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """A team's claim in one pool, in the pool's unit (milli-GPU, or milli-cores in a CPU pool)."""
+    """A team's claim in one pool, in the pool's unit (milli-GPU, or milli-cores in a CPU pool).
+
+    ``memory_limit_mib`` bounds the device memory of the whole subtree beside the ``limit``. Shares are in the unit
+    alone: memory entitles to nothing and demand is not capped by it, it only keeps jobs from starting.
+    """
 
     guaranteed: int = 0
     limit: int | None = None
     weight: int = 1
     reserved: int = 0
     per_user_limit: int | None = None
+    memory_limit_mib: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +168,7 @@ class PendingJob:
     held: str | None = None  # why it is passed over: a held reason code, or None
     held_numbers: Mapping[str, object] = field(default_factory=dict)
     max_running_of_class: int | None = None  # cap on the team's running jobs of this class
+    max_milli_of_class: int | None = None  # cap on what they hold together, in milli-GPU
     priority_class: str = "normal"
     growing: bool = False
     min_runtime: int | None = (
@@ -210,6 +230,8 @@ class PoolState:
     class_usage: Mapping[tuple[int, str], int] = field(default_factory=dict)  # (team, class) → running jobs
     past_use: Mapping[int, int] = field(default_factory=dict)  # team → what it used, decayed; empty: not remembered
     half_life: int | None = None  # of the pool's memory of the past; microseconds; None: it has none
+    class_milli: Mapping[tuple[int, str], int] = field(default_factory=dict)  # (team, class) → milli-GPU held
+    memory_usage: Mapping[int, int] = field(default_factory=dict)  # team → MiB of device memory that count for it
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,6 +96,18 @@ def _over_limit(n: Numbers, unit: Unit) -> str:
     return f"{team} would pass its limit in {pool}: {use}, {needs}"
 
 
+def _over_memory_limit(n: Numbers, unit: Unit) -> str:
+    team, pool, limit, allocated = n["team"], n["pool"], n["limit_mib"], n["allocated_mib"]
+    use = f"{allocated} of {limit} MiB in use"
+    needs = f"this job needs {n['requested_mib']} MiB"
+    if limit == 0:
+        return f"{team} has limit 0 of GPU memory in {pool}: {needs}"
+    if allocated > limit:
+        return f"{team} is over its limit of GPU memory in {pool}: {use}, over by {allocated - limit} MiB; {needs}"
+    verb = "is at" if allocated == limit else "would pass"
+    return f"{team} {verb} its limit of GPU memory in {pool}: {use}, {needs}"
+
+
 def _over_user_limit(n: Numbers, unit: Unit) -> str:
     return (
         f"one member of {n['team']} may hold {_amount(n['limit'], unit)} in {n['pool']}: "
@@ -104,6 +116,11 @@ def _over_user_limit(n: Numbers, unit: Unit) -> str:
 
 
 def _class_cap(n: Numbers, unit: Unit) -> str:
+    if "limit_milli" in n:
+        return (
+            f"jobs of class {n['priority_class']} may hold {_amount(n['limit_milli'], 'gpu')} in {n['team']}: "
+            f"{format_gpus(n['in_use_milli'])} in use, this job needs {format_gpus(n['requested_milli'])}"
+        )
     jobs = _count(n["limit"], "job", "jobs")
     return f"{n['team']} may run {jobs} of class {n['priority_class']} at a time: {n['running']} running"
 
@@ -146,34 +163,34 @@ def _short_of_compute(n: Numbers, unit: Unit) -> str:
     if n["free"] == 0:
         return _full(n)
     in_all = f"{_are_free(n['free'], 'gpu')}, the largest free piece is {format_gpus(n['largest_piece'])}"
-    wanted = n["compute"]
+    wanted = n.get("granted_milli", n["compute"])
     if wanted is None:
         return f"no single GPU has enough compute free beside {n['memory_mib']} MiB: {in_all}"
     if wanted == MILLI_PER_DEVICE:
-        return f"no GPU is entirely free: {in_all}"
-    return f"no single GPU has {format_gpus(wanted)} free: {in_all}"
+        return f"no GPU is entirely free: {in_all}{_rounding(n)}"
+    return f"no single GPU has {format_gpus(wanted)} free: {in_all}{_rounding(n)}"
 
 
 def _short_of_devices(n: Numbers, unit: Unit) -> str:
     devices = n["devices"]
     if n["free"] == 0:
         return _full(n)
-    whole = n["compute"] == MILLI_PER_DEVICE
+    whole = n.get("granted_milli", n["compute"]) == MILLI_PER_DEVICE
     what = f"{devices} entirely free GPUs" if whole else f"{devices} GPUs with {_slice(n)} free on each"
     seen = f"at most {n['most_devices']} in one node"
     entirely = f", {n['free_devices']} entirely free in all" if whole else ""
-    return f"no node has {what}: {seen}{entirely}"
+    return f"no node has {what}: {seen}{entirely}{_rounding(n)}"
 
 
 def _short_of_device_memory(n: Numbers, unit: Unit) -> str:
-    wanted = n["memory_mib"]
+    wanted = n.get("granted_mib", n["memory_mib"])
     if wanted is None:
         what = f"{format_gpus(n['compute'])} of its memory"
     else:
         what = f"{wanted} MiB"
     each = "GPU has" if n["devices"] == 1 else f"node has {n['devices']} GPUs, each with"
     largest = f"the largest free memory of one GPU is {n['largest_free_memory_mib']} MiB"
-    return f"no {each} {what} free: {largest}"
+    return f"no {each} {what} free: {largest}{_rounding(n)}"
 
 
 def _short_of_cpu(n: Numbers, unit: Unit) -> str:
@@ -219,6 +236,8 @@ def _gang_incomplete(n: Numbers, unit: Unit) -> str:
 
 
 def _no_matching_accelerator(n: Numbers, unit: Unit) -> str:
+    if n.get("whole_only"):
+        return f"no accelerator in {n['pool']} can be cut as asked: {_list(n['whole_only'])} is given whole only"
     wishes = []
     if n["models"]:
         wishes.append(f"model {' or '.join(n['models'])}")
@@ -235,7 +254,19 @@ def _labels(n: Numbers) -> str:
     return _list([f"{key}={value}" for key, value in n["node_selector"]])
 
 
+def _rounding(n: Numbers) -> str:
+    """Of slices that the models here make larger than what is asked for."""
+    if "granted_milli" not in n:
+        return ""
+    asked = f"{n['memory_mib']} MiB" if n["compute"] is None else format_gpus(n["compute"])
+    if n["granted_milli"] == MILLI_PER_DEVICE:
+        return f" ({asked} is given as a whole GPU here)"
+    return f" ({asked} is given as {format_gpus(n['granted_milli'])} and {n['granted_mib']} MiB here)"
+
+
 def _slice(n: Numbers) -> str:
+    if "granted_milli" in n:
+        return format_gpus(n["granted_milli"])
     return f"{n['memory_mib']} MiB" if n["compute"] is None else format_gpus(n["compute"])
 
 
@@ -305,11 +336,14 @@ _HEADROOM = frozenset(
 )
 _QUOTA = frozenset({"team", "pool", "allocated", "requested"})
 
+_MEMORY_QUOTA = frozenset({"team", "pool", "limit_mib", "allocated_mib", "requested_mib"})
+
 _KINDS = (
     ReasonKind("over_limit", _QUOTA | {"limit"}, _over_limit),
     ReasonKind("over_user_limit", _QUOTA | {"limit", "user"}, _over_user_limit),
     ReasonKind("over_share", _QUOTA | {"guaranteed"}, _over_share),
-    ReasonKind("class_cap", frozenset({"team", "priority_class", "limit", "running"}), _class_cap),
+    ReasonKind("over_memory_limit", _MEMORY_QUOTA, _over_memory_limit),
+    ReasonKind("class_cap", frozenset({"team", "priority_class"}), _class_cap),
     ReasonKind("no_fit", _ROOM | _REQUEST | _WISHES | _HEADROOM, _no_fit),
     ReasonKind("no_matching_accelerator", _WISHES | {"pool"}, _no_matching_accelerator),
     ReasonKind("gang_incomplete", _ROOM | {"devices", "needed", "fitting"}, _gang_incomplete),

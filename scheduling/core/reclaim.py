@@ -64,6 +64,7 @@ class RoomToMake:
     def _hold(self, claim: Claim, at: PoolCycle, future: Future) -> None:
         future.claims.append(claim)
         claim.candidate.claims = at
+        self._cycle.caps.take(claim.candidate.job, at.pool, claim.charge, starts=True)
 
     def make(self) -> tuple[Eviction, ...]:
         """Who gives way to whom, in the order in which it was found out; the present is as it was before."""

@@ -19,6 +19,7 @@ from quotas.selectors import as_core, next_change, quotas_in_force
 from scheduling.core import model as core
 from scheduling.core.fleet import Fleet
 from scheduling.core.lookahead import MIN_SEEN
+from scheduling.core.units import MILLI_PER_DEVICE
 from scheduling.models import Allocation, AllocationDevice, Job, Task, TaskGroup
 from scheduling.past_use import PoolMemory, memory_of, next_step
 from scheduling.services.picture_rows import (
@@ -54,6 +55,7 @@ FLEET_EVENTS = (
     "pool.created",
     "pool.changed",
     "engine.state",
+    "model.changed",
 )
 CLAIM_EVENTS = (
     "quota.set",
@@ -266,7 +268,10 @@ class Picture:
         ).order_by("allocation_id", "device__index"):
             slices[row.allocation_id].append(row)
         live = Allocation.objects.filter(pool_id=pool_id, released_at__isnull=True).annotate(
-            class_name=F("job__priority_class__name"), position=F("task__group__position")
+            class_name=F("job__priority_class__name"),
+            position=F("task__group__position"),
+            asked_milli=F("task__group__compute_milli"),
+            asked_mib=F("task__group__memory_mib"),
         )
         self._load_runners(pool_id)
         for row in live.order_by("id"):
@@ -279,6 +284,8 @@ class Picture:
                 row.cpu_milli,
                 row.host_memory_mib,
             )
+            if row.asked_milli == MILLI_PER_DEVICE and row.asked_mib is not None:
+                placement = replace(placement, counted_mib=row.asked_mib * len(own))
             pool.take(placement, row.team_id)
             self._count(
                 row.pk,
@@ -329,6 +336,8 @@ class Picture:
             if job.state != Job.State.PENDING:
                 self.runners[job.pk] = runner_of(job, [group.min_count for group in groups[job.pk]])
                 self._running.pop(job.pk, None)
+                if job.pk in self.job_class:
+                    self._count_class(job.pk, *self.job_class[job.pk][:2], job.priority_class.name)
             found = self._pending_job(job, groups[job.pk], placed)
             if found is not None:
                 self.pending[job.pk] = found
@@ -360,6 +369,7 @@ class Picture:
             preemptible=job.preemptible,
             held=job.hold or None,
             max_running_of_class=job.priority_class.max_jobs_per_team,
+            max_milli_of_class=job.priority_class.max_milli_per_team,
             priority_class=job.priority_class.name,
             growing=growing,
             room_made_at=None if job.room_made_at is None or growing else microseconds(job.room_made_at),
@@ -394,11 +404,21 @@ class Picture:
         self.job_live[held.job_id] += 1
         self.allocations_of[held.job_id][allocation_id] = None
         self._running.pop(held.job_id, None)
+        pool.count(held, 1)
+        if held.job_id in self.job_class:
+            pool.count_of_class(held, self.job_class[held.job_id][2], 1)
 
     def _count_class(self, job_id: int, pool_id: int, team_id: int, class_name: str) -> None:
-        if job_id not in self.job_class:
-            self.job_class[job_id] = (pool_id, team_id, class_name)
-            self.pools[pool_id].class_usage[(team_id, class_name)] += 1
+        """The job, and all that it holds by now, count for this class, and for the one they counted for no more."""
+        before = self.job_class.get(job_id, (0, 0, ""))[2]
+        if before == class_name:
+            return
+        pool = self.pools[pool_id]
+        self.job_class[job_id] = (pool_id, team_id, class_name)
+        for name, sign in ((before, -1), (class_name, 1)) if before else ((class_name, 1),):
+            pool.class_usage[(team_id, name)] += sign
+            for allocation_id in self.allocations_of[job_id]:
+                pool.count_of_class(self.held[allocation_id], name, sign)
 
     def bound(self, start: core.Start, allocation_ids: Sequence[int], now: datetime) -> None:
         """An own commit: the start's tasks hold their placements now, under these ids, in this order."""
@@ -458,6 +478,9 @@ class Picture:
             pool.usage[key] -= held.charge
             if not pool.usage[key]:
                 del pool.usage[key]
+            pool.count(held, -1)
+            if held.job_id in self.job_class:
+                pool.count_of_class(held, self.job_class[held.job_id][2], -1)
             self.allocations_of[held.job_id].pop(allocation_id, None)
             self._running.pop(held.job_id, None)
             self._uncount_class(held.job_id)

@@ -10,10 +10,12 @@ from datetime import UTC, datetime, timedelta
 from django.db.models import Q
 
 from inventory.models import Device, Node, Pool
+from inventory.slicing import rule_of
 from scheduling.core import model as core
 from scheduling.core.fleet import Fleet
 from scheduling.core.fragmentation import TypicalShape, typical_shapes
 from scheduling.core.lookahead import Demand
+from scheduling.core.slicing import SliceRule
 from scheduling.models import Job, Task, TaskGroup
 from scheduling.past_use import PoolMemory
 
@@ -87,10 +89,21 @@ class PoolPicture:
     learned_from: int = 0  # how many jobs what is typical was learned from
     requests_seen: int = 0  # since what is typical was learned
     memory: PoolMemory | None = None  # of the past, where the pool has a half-life
+    class_milli: dict[tuple[int, str], int] = field(default_factory=lambda: defaultdict(int))
+    memory_usage: dict[int, int] = field(default_factory=lambda: defaultdict(int))  # by team, MiB
 
     def take(self, placement: core.Placement, team_id: int) -> None:
         """The fleet holds the placement; who holds it matters only where teams are kept apart on a device."""
         self.fleet.take(placement, 0 if self.share_across_teams else team_id)
+
+    def count(self, held: Held, sign: int) -> None:
+        """The device memory that counts for its team grows (sign 1) or shrinks (-1) by what is held."""
+        self.memory_usage[held.team_id] += sign * held.placement.memory_counted
+
+    def count_of_class(self, held: Held, class_name: str, sign: int) -> None:
+        """Of the GPUs that jobs of a class hold in its team, likewise."""
+        if self.unit == Pool.Unit.GPU:
+            self.class_milli[(held.team_id, class_name)] += sign * held.charge
 
     def state(self, now: datetime) -> core.PoolState:
         return core.PoolState(
@@ -104,6 +117,8 @@ class PoolPicture:
             class_usage=self.class_usage,
             past_use=self.memory.used(now) if self.memory else {},
             half_life=self.row.half_life_s * 1_000_000 if self.memory and self.row.half_life_s else None,
+            class_milli=self.class_milli,
+            memory_usage=self.memory_usage,
         )
 
 
@@ -154,6 +169,7 @@ def node_states(pool: Pool) -> tuple[list[core.NodeState], dict[int, tuple[int, 
     """The pool's nodes as the core takes them, free of allocations (those are counted one by one), and its devices."""
     by_node: dict[int, list[core.DeviceState]] = defaultdict(list)
     devices: dict[int, tuple[int, int]] = {}
+    rules: dict[int, SliceRule] = {}  # by model; one object for all its devices
     for device in Device.objects.filter(node__pool=pool).select_related("model").order_by("node_id", "index"):
         devices[device.pk] = (device.node_id, device.model_id)
         by_node[device.node_id].append(
@@ -164,6 +180,7 @@ def node_states(pool: Pool) -> tuple[list[core.NodeState], dict[int, tuple[int, 
                 vendor=device.model.vendor,
                 memory_mib=device.memory_mib,
                 healthy=device.health == Device.Health.OK,
+                rule=rules.setdefault(device.model_id, rule_of(device.model)),
             )
         )
     nodes = [

@@ -24,6 +24,7 @@ from scheduling.core.units import (
     milli_from_gpus,
     seconds_from_duration,
 )
+from scheduling.granted import cut_by_templates_alone
 from scheduling.models import Job
 from tenants.services import checked_name
 
@@ -273,7 +274,18 @@ def short_text(longest: int) -> Callable[[Any], str]:
     return read
 
 
-def _devices(reading: Reading, step: int) -> tuple[int, int | None]:
+def _has_no_step(reading: Reading, pools: Sequence[Pool]) -> bool:
+    """Whether any fraction may be asked for: all devices that could serve it are cut by templates and round it up."""
+    wishes = {}
+    for name in ("model", "vendor"):
+        try:
+            wishes[name] = texts(reading.payload[name]) if reading.has(name) else ()
+        except ValueError:
+            return False
+    return cut_by_templates_alone(pools, wishes["model"], wishes["vendor"])
+
+
+def _devices(reading: Reading, step: int, pools: Sequence[Pool]) -> tuple[int, int | None]:
     """(devices, compute_milli of each): of a whole request, a fraction, or equal fractions of several devices."""
     count = reading.take("devices", whole(1, MAX_DEVICES))
     milli = reading.take("gpus", milli_from_gpus)
@@ -291,8 +303,9 @@ def _devices(reading: Reading, step: int) -> tuple[int, int | None]:
     try:
         check_fraction(milli, step)
     except QuantityError as error:
-        reading.fault("gpus", error.message, error.allowed or None)
-        return 0, None
+        if milli > MILLI_PER_DEVICE or not _has_no_step(reading, pools):
+            reading.fault("gpus", error.message, error.allowed or None)
+            return 0, None
     if milli <= MILLI_PER_DEVICE:
         return count or 1, milli
     if count is not None and count * MILLI_PER_DEVICE != milli:
@@ -303,7 +316,7 @@ def _devices(reading: Reading, step: int) -> tuple[int, int | None]:
 
 def _group(reading: Reading, pools: Sequence[Pool], default_name: str, *, named: bool) -> GroupSpec:
     step = max((pool.step_milli for pool in pools), default=50)
-    devices, compute = _devices(reading, step)
+    devices, compute = _devices(reading, step, pools)
     memory = reading.take("gpu_memory_mib", whole(1, MAX_MEMORY_MIB))
     if devices and compute is None and memory is None and not reading.faults:
         compute = MILLI_PER_DEVICE

@@ -8,10 +8,15 @@ from datetime import datetime
 
 from django.db.models import F
 
-from events.errors import Conflict, Invalid
+from events.errors import Conflict, Fault, Invalid
 from events.services import Journal, unit_of_work
 from scheduling.models import Job, PriorityClass, Task
+from scheduling.services.priorities import check_priority
 from scheduling.states import JOB_ACTIVE, JOB_ENDED
+from tenants.models import User
+from tenants.policy import roles
+
+CLASS_OPTIONS = ("cluster_wide", "roles", "max_jobs_per_team", "max_milli_per_team")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +120,19 @@ def set_priority(
     *,
     priority_class: PriorityClass | None = None,
     value: int | None = None,
-    actor_id: int | None = None,
+    by: User | None = None,
 ) -> None:
-    """The job has this class, or this value of its own. Invalid where neither is given; counts from the next cycle."""
+    """The job has this class, or this value of its own. Invalid where neither is given, and where ``by``, who asks for
+    it (None: nobody but the product itself), may not give that priority; counts from the next cycle."""
     if (priority_class is None) == (value is None):
         raise Invalid.at("priority", "give a class or a value")
+    if value is not None and not -(2**31) <= value < 2**31:
+        raise Invalid.at("priority", "must be a whole number of 32 bits", value=value)
+    if by is not None:
+        asked = priority_class.name if priority_class is not None else value
+        assert asked is not None
+        check_priority(by, roles(by).get(job.team_id, ""), asked)
+    actor_id = None if by is None else by.pk
     with unit_of_work() as journal:
         changes: dict[str, object] = {"priority_value": value}
         if priority_class is not None:
@@ -142,9 +155,22 @@ def set_priority(
 def set_priority_class(
     name: str, value: int, now: datetime, *, actor_id: int | None = None, **options: object
 ) -> PriorityClass:
-    """The class exists and has this value; its jobs have it too from the next cycle on, everywhere the same."""
+    """The class exists and has this value; its jobs have it too from the next cycle on, everywhere the same.
+
+    ``options``: cluster_wide, roles, and the caps max_jobs_per_team and max_milli_per_team (milli-GPU), None for no
+    cap. What is left out stays as it was. Running jobs above a cap that is lowered run on.
+    """
+    faults = [
+        Fault(key, "is not an option of a class", allowed=CLASS_OPTIONS) for key in options.keys() - set(CLASS_OPTIONS)
+    ]
     if not -(2**31) <= value < 2**31:
-        raise Invalid.at("value", "must be a whole number of 32 bits", value=value)
+        faults.append(Fault("value", "must be a whole number of 32 bits", value=value))
+    for key, most in (("max_jobs_per_team", 2**31 - 1), ("max_milli_per_team", 10**12)):
+        cap = options.get(key)
+        if cap is not None and (isinstance(cap, bool) or not isinstance(cap, int) or not 0 <= cap <= most):
+            faults.append(Fault(key, f"must be a whole number from 0 to {most}", value=cap))
+    if faults:
+        raise Invalid(faults)
     with unit_of_work() as journal:
         found, _ = PriorityClass.objects.update_or_create(name=name, defaults={"value": value, **options})
         journal.record("priority_class.set", now, actor_id=actor_id, name=name, value=value)

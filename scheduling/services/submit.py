@@ -15,6 +15,7 @@ from events.rows import insert_rows
 from events.services import Journal, require_aware, unit_of_work
 from inventory.models import Pool
 from scheduling.models import Job, PriorityClass, SubmissionKey, Task, TaskGroup
+from scheduling.services.priorities import priority_fault
 from scheduling.services.requests import JobSpec, read_job
 from tenants.models import Team, User
 from tenants.policy import may, roles, sees_everything, team_tree
@@ -211,11 +212,7 @@ def _teams_and_classes(
             raise Forbidden(verdicts[spec.team].why)
         if team.state != Team.State.ACTIVE:
             faults.append(Fault(f"{where}team", f"is {team.state}", value=spec.team))
-        if isinstance(spec.priority, str):
-            chosen = classes.get(spec.priority)
-            role = own.get(team.pk, "")
-            if chosen is None or (chosen.roles and role not in chosen.roles and not user.is_operator):
-                open_to = [name for name, each in classes.items() if not each.roles or role in each.roles]
-                message = "is not a priority class open to you"
-                faults.append(Fault(f"{where}priority", message, "unknown", spec.priority, open_to))
+        fault = priority_fault(user, own.get(team.pk, ""), classes.values(), spec.priority, f"{where}priority")
+        if fault is not None:
+            faults.append(fault)
     return teams, classes, faults

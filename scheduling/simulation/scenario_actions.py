@@ -56,7 +56,8 @@ def _release(world: World, values: Values) -> None:
 def _priority(world: World, values: Values) -> None:
     chosen = PriorityClass.objects.get(name=values["class"]) if "class" in values else None
     for job in _jobs(world, values):
-        set_priority(job, world.now, priority_class=chosen, value=values.get("value"))
+        by = world.member({**values, "team": job.team.slug}) if "user" in values else job.user
+        set_priority(job, world.now, priority_class=chosen, value=values.get("value"), by=by)
 
 
 def _priority_class(world: World, values: Values) -> None:
@@ -88,6 +89,11 @@ def _pool(world: World, values: Values) -> None:
     change_pool(pool, world.now, **renamed, **values["options"])
     if renamed:
         world.pools = {values["rename"] if key == values["name"] else key: each for key, each in world.pools.items()}
+
+
+def _model(world: World, values: Values) -> None:
+    name = values["name"]
+    world.models[name] = world.scenario.models[name].recut(values).enter(world.now)
 
 
 def _rate(world: World, values: Values) -> None:
@@ -126,6 +132,7 @@ _ACTIONS: Mapping[str, Callable[[World, Values], None]] = {
     "quota": _quota,
     "team": _team,
     "pool": _pool,
+    "model": _model,
     "rate": _rate,
     "node": _node,
     "device": _device,

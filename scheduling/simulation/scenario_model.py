@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from scheduling.simulation.scenario_models import ModelSpec
 from scheduling.simulation.scenario_values import Wanted
 
 
@@ -82,6 +83,7 @@ class Scenario:
     title: str
     start: datetime
     pools: tuple[PoolSpec, ...]
+    models: Mapping[str, ModelSpec]  # every model that a node has, by name
     rates: tuple[Entry, ...]
     priority_classes: tuple[Entry, ...]
     teams: tuple[Entry, ...]

@@ -110,6 +110,8 @@ class Names:
             known("name", self.pools)
             if values.get("rename") and step.refused is None:
                 self.pools.add(values["rename"])
+        elif step.kind == "model":
+            known("name", self.models)
         elif step.kind == "rate":
             known("model", self.models)
             known("pool", self.pools)

@@ -5,6 +5,13 @@ Beyond the fields that every scenario has, these are read: ``vendor`` of a node;
 pool step; ``priority_class: {name, value}`` as a step; a ``team`` step that names a new team creates it;
 ``pool/node`` where two pools have a node of the same name; a name that was submitted with ``repeat`` stands for all of
 its jobs; ``pool`` in what is expected of a team counts that pool alone; ``cost`` of a job.
+
+How models may be cut: ``models: [{name, vendor, memory_mib, slicing: any | templates | whole, templates: [{name, gpus,
+memory_mib}, …]}]`` at the top, or ``slicing`` and ``templates`` of a node, for its model; and ``model: {name, slicing,
+templates}`` as a step. A model that is known by name is cut as its maker cuts it where nothing else is said. A quota
+may have ``memory_limit_mib``, a priority class ``max_gpus_per_team``; a ``priority`` step is done by the ``user`` that
+it names, else by who submitted the job. Of a job ``allocated``, ``memory_mib`` (of devices, held) and ``template`` are
+expected, of a team ``memory_mib``.
 """
 
 from __future__ import annotations
@@ -19,6 +26,7 @@ from scheduling.core.units import milli_from_gpus
 from scheduling.models import Job
 from scheduling.simulation import scenario_values as values
 from scheduling.simulation.scenario_model import Check, Entry, NodeSpec, PoolSpec, Scenario, Step
+from scheduling.simulation.scenario_models import MODEL_RULE, ModelSpec, cut, read_models
 from scheduling.simulation.scenario_names import Names
 from scheduling.simulation.scenario_values import (
     Field,
@@ -47,7 +55,7 @@ MOST_REPEATS = 1000
 TOP = {
     "title": need(text),
     "start": may(values.absolute),
-    **{name: may(as_given) for name in ("pools", "rates", "priority_classes", "teams", "quotas", "steps")},
+    **{name: may(as_given) for name in ("models", "pools", "rates", "priority_classes", "teams", "quotas", "steps")},
 }
 NODE = {
     "name": need(text),
@@ -56,6 +64,7 @@ NODE = {
     "model": may(text),
     "vendor": may(choice(*AcceleratorModel.Vendor.values)),
     "memory_mib": may(whole(1, 2**31 - 1)),
+    **MODEL_RULE,
     "cpu": may(values.scaled(1000)),
     "host_memory_gib": may(values.scaled(1024)),
     "labels": may(values.text_map),
@@ -80,6 +89,7 @@ PRIORITY_CLASS = {
     "value": need(whole(-(2**31), 2**31 - 1)),
     "cluster_wide": may(values.flag),
     "max_jobs_per_team": unset(whole(0, 10**6)),
+    "max_gpus_per_team": unset(milli_from_gpus),
 }
 TEAM = {"name": need(text), "parent": unset(text)}
 QUOTA = {
@@ -90,6 +100,7 @@ QUOTA = {
     "weight": may(whole(0, 10**9)),
     "reserved": may(milli_from_gpus),
     "per_user_limit": unset(milli_from_gpus),
+    "memory_limit_mib": unset(whole(0, 10**12)),
     "valid_from": may(values.moment),
     "valid_until": may(values.moment),
     "override": may(values.flag),
@@ -112,7 +123,8 @@ SUBMIT = {
 ACTIONS: Mapping[str, Mapping[str, Field]] = {
     "submit": SUBMIT,
     **{name: {"job": need(text)} for name in ("cancel", "hold", "release")},
-    "priority": {"job": need(text), "value": may(whole(-(2**31), 2**31 - 1)), "class": may(text)},
+    "priority": {"job": need(text), "value": may(whole(-(2**31), 2**31 - 1)), "class": may(text), "user": may(text)},
+    "model": {"name": need(text), **MODEL_RULE},
     "priority_class": PRIORITY_CLASS,
     "quota": {**QUOTA, "remove": may(values.only_true)},
     "team": {**TEAM, "delete": may(values.only_true)},
@@ -143,6 +155,9 @@ FACTS: Mapping[str, Mapping[str, values.Convert]] = {
             else values.NUMBER(value)
         ),
         "preemptions": values.NUMBER,
+        "allocated": values.GPUS,
+        "memory_mib": values.NUMBER,
+        "template": values.plain(text),
         "started_at": values.MOMENT,
         "estimated_start": not_built,
         "cost": values.compared_decimal,
@@ -153,6 +168,7 @@ FACTS: Mapping[str, Mapping[str, values.Convert]] = {
         "pending": values.GPUS,
         "cost": values.compared_decimal,
         "gpu_hours": values.compared_decimal,
+        "memory_mib": values.NUMBER,
     },
     "pools": dict.fromkeys(("free", "allocated", "capacity", "fragmented"), values.GPUS),
     "nodes": dict.fromkeys(("allocated", "free"), values.GPUS),
@@ -166,7 +182,8 @@ def read_scenario(path: Path) -> Scenario:
     top = read_yaml(path)
     head = read_fields(top, "", TOP)
     start = head.get("start", DEFAULT_START)
-    pools = tuple(_pool(*each) for each in _list(top, "pools"))
+    models = read_models(_list(top, "models"))
+    pools = tuple(_pool(*each, models) for each in _list(top, "pools"))
     if not pools:
         raise ScenarioError("needs at least one pool", field="pools", line=top.lines.get("pools", top.line))
     found = Scenario(
@@ -174,6 +191,7 @@ def read_scenario(path: Path) -> Scenario:
         title=head["title"],
         start=start,
         pools=pools,
+        models=models,
         rates=tuple(_rate(each, start, top) for each in _entries(top, "rates", RATE)),
         priority_classes=_entries(top, "priority_classes", PRIORITY_CLASS),
         teams=_entries(top, "teams", TEAM),
@@ -215,9 +233,10 @@ def _moment(value: timedelta | datetime, start: datetime, top: Section) -> datet
 # ---- pools -----------------------------------------------------------------------------------------------------------
 
 
-def _pool(section: Section, line: int, where: str) -> PoolSpec:
+def _pool(section: Section, line: int, where: str, models: dict[str, ModelSpec]) -> PoolSpec:
     nodes = [
-        _nodes(*each) for each in sections(section.get("nodes"), f"{where}.nodes", section.lines.get("nodes", line))
+        _nodes(*each, models)
+        for each in sections(section.get("nodes"), f"{where}.nodes", section.lines.get("nodes", line))
     ]
     given = read_fields(section, where, {**POOL, "nodes": may(as_given)}, line)
     return PoolSpec(
@@ -243,10 +262,12 @@ def pool_options(given: Mapping[str, Any], section: Section, where: str) -> dict
     return options
 
 
-def _nodes(section: Section, line: int, where: str) -> list[NodeSpec]:
+def _nodes(section: Section, line: int, where: str, models: dict[str, ModelSpec]) -> list[NodeSpec]:
     given = read_fields(section, where, NODE, line)
     model = given.get("model", DEFAULT_MODEL)
-    known = accelerators.BY_NAME.get(model)
+    known = models.get(model) or accelerators.BY_NAME.get(model)
+    if given.get("accelerators", 0):
+        cut(models, model, given, section, where, line, DEFAULT_MEMORY_MIB)
     names = [given["name"]]
     if "count" in given:
         names = [f"{given['name']}-{index}" for index in range(given["count"])]
@@ -408,7 +429,7 @@ def _facts(subject: str, name: str, facts: Section, where: str, start: datetime,
         if fact not in known:
             allowed = sorted([*known, "pool"] if subject == "teams" else known)
             raise ScenarioError("there is no such fact to expect", line=line, field=field, allowed=allowed)
-        if given is None and fact in ("reason", "node", "started_at"):
+        if given is None and fact in ("reason", "node", "started_at", "template"):
             wanted = values.Wanted("none", "=", None)
         else:
             wanted = converted(given, known[fact], field, line)

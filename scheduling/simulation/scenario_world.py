@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from events.errors import Refusal
 from inventory.models import AcceleratorModel, Node, Pool
-from inventory.services import NodeEntry, add_nodes, create_engine, create_pool, set_accelerator_model
+from inventory.services import NodeEntry, add_nodes, create_engine, create_pool
 from quotas.services import set_quota
 from scheduling.engines.simulated import SimulatedEngine
 from scheduling.models import PriorityClass
@@ -145,7 +145,7 @@ def _each(entries: Iterable[Entry], where: str, act: Callable[[Mapping[str, Any]
 def _add_nodes(world: World, pool: PoolSpec) -> None:
     for spec in pool.nodes:
         if spec.accelerators and spec.model not in world.models:
-            world.models[spec.model] = set_accelerator_model(spec.model, spec.vendor, spec.memory_mib)
+            world.models[spec.model] = world.scenario.models[spec.model].enter(world.now)
     entries = [_entry(world, spec) for spec in pool.nodes]
     for spec, node in zip(pool.nodes, add_nodes(world.pools[pool.name], entries, world.now), strict=True):
         world.nodes.setdefault(spec.name, node)
@@ -168,7 +168,9 @@ def _parents_first(teams: tuple[Entry, ...]) -> list[Entry]:
 
 
 def add_priority_class(values: Mapping[str, Any], now: datetime) -> PriorityClass:
-    options = {key: value for key, value in values.items() if key not in ("name", "value")}
+    options = {key: value for key, value in values.items() if key not in ("name", "value", "max_gpus_per_team")}
+    if "max_gpus_per_team" in values:
+        options["max_milli_per_team"] = values["max_gpus_per_team"]
     return set_priority_class(values["name"], values["value"], now, **options)
 
 

@@ -18,6 +18,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from scheduling import ports
 from scheduling.browsing import history, places, price_now, spans, task_rows
+from scheduling.granted import granted_to_groups
 from scheduling.models import Job
 from scheduling.selectors import visible_job
 from scheduling.services.stop import cancel_jobs, hold_job, release_job
@@ -39,6 +40,7 @@ def job(request: SignedIn, job_id: int) -> HttpResponse:
         "now": now,
         "ended": found.state in JOB_ENDED,
         "groups": list(found.groups.all()),
+        "granted": granted_to_groups(found.pk),
         "tasks": task_rows(found),
         "places": places(found),
         "events": events,

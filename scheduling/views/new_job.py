@@ -20,6 +20,8 @@ from events.errors import Conflict, Fault, Invalid
 from inventory.models import AcceleratorModel, Pool
 from inventory.selectors import pool_totals
 from scheduling import ports
+from scheduling.core.units import MILLI_PER_DEVICE
+from scheduling.granted import Granted, device_kinds, offers
 from scheduling.job_form import FIELDS, as_curl, payload_of, values_from, values_of
 from scheduling.job_templates import BY_KEY, TEMPLATES
 from scheduling.models import Job, PriorityClass
@@ -45,6 +47,7 @@ class Outlook:
     room: int | None  # what the team may still hold before it meets a limit on the way up; None: no limit
     deserved: int
     allocated: int
+    grants: tuple[Granted, ...] = ()  # what its tasks would be given that differs from what they ask for
 
 
 @page
@@ -169,9 +172,7 @@ def outlook_for(user: User, spec: JobSpec, now: datetime) -> Outlook | None:
     if team is None:
         return None
     pool = spec.pools[0]
-    cpu = pool.unit == Pool.Unit.CPU
-    wanted = sum(group.cpu_milli * group.count for group in spec.groups) if cpu else spec.milli
-    low, high = _prices(pool, spec, wanted, now)
+    wanted, low, high, grants = _counted(pool, spec, now)
     own = team_shares(now, [pool.pk])[pool.pk][team.pk]
     return Outlook(
         wanted=wanted,
@@ -182,7 +183,45 @@ def outlook_for(user: User, spec: JobSpec, now: datetime) -> Outlook | None:
         room=own.headroom,
         deserved=own.deserved,
         allocated=own.allocated,
+        grants=grants,
     )
+
+
+def _counted(pool: Pool, spec: JobSpec, now: datetime) -> tuple[int, Decimal, Decimal, tuple[Granted, ...]]:
+    """What the request would count at the least, its lowest and highest price, and where it is granted more than it
+    asks for. It counts and costs what is granted, each group where it is cheapest or dearest."""
+    kinds = device_kinds([pool.pk]).get(pool.pk, [])
+    if pool.unit == Pool.Unit.CPU or not any(group.devices for group in spec.groups):
+        cpu = pool.unit == Pool.Unit.CPU
+        wanted = sum(group.cpu_milli * group.count for group in spec.groups) if cpu else spec.milli
+        return wanted, *_prices(pool, spec, wanted, now), ()
+    class_id = _class_id(spec)
+    wanted, low, high = 0, Decimal(0), Decimal(0)
+    grants: dict[Granted, None] = {}
+    for group in spec.groups:
+        found = offers(group, group.models, group.vendors, kinds, pool.step_milli) if group.devices else []
+        if not found:
+            asked = group.milli(pool.step_milli)
+            cheap, dear = _prices(pool, spec, asked, now)
+            wanted, low, high = wanted + asked, low + cheap, high + dear
+            continue
+        prices = [
+            ports.meter.price_per_hour(pool.pk, offer.model_id, class_id, offer.granted.milli * group.count, now)
+            for offer in found
+        ]
+        wanted += found[0].granted.milli * group.count
+        low, high = low + min(prices), high + max(prices)
+        for offer in found:
+            given = offer.granted
+            more = given.compute_milli != group.compute_milli or given.template is not None
+            if more and group.compute_milli != MILLI_PER_DEVICE:
+                grants[given] = None
+    return wanted, low, high, tuple(grants)
+
+
+def _class_id(spec: JobSpec) -> int:
+    chosen = spec.priority if isinstance(spec.priority, str) else "normal"
+    return PriorityClass.objects.filter(name=chosen).values_list("pk", flat=True).first() or 0
 
 
 def _prices(pool: Pool, spec: JobSpec, wanted: int, now: datetime) -> tuple[Decimal, Decimal]:
@@ -191,7 +230,6 @@ def _prices(pool: Pool, spec: JobSpec, wanted: int, now: datetime) -> tuple[Deci
     if wished:
         models = models.filter(name__in=wished)
     ids: list[int | None] = list(models.values_list("pk", flat=True)) or [None]
-    chosen = spec.priority if isinstance(spec.priority, str) else "normal"
-    class_id = PriorityClass.objects.filter(name=chosen).values_list("pk", flat=True).first() or 0
+    class_id = _class_id(spec)
     prices = [ports.meter.price_per_hour(pool.pk, model_id, class_id, wanted, now) for model_id in ids]
     return min(prices), max(prices)

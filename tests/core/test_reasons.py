@@ -8,6 +8,7 @@ from scheduling.core.model import Reason
 from scheduling.core.reasons import REASONS, held_reason, message, reason
 
 QUOTA = {"team": "nlp", "pool": "train", "allocated": 2000, "requested": 500}
+MEMORY = {"team": "nlp", "pool": "train", "limit_mib": 40_000, "requested_mib": 10_000}
 ROOM = {
     "pool": "train",
     "models": [],
@@ -50,6 +51,40 @@ SENTENCES: list[tuple[str, dict[str, object], str]] = [
         "over_user_limit",
         QUOTA | {"limit": 2000, "user": 7},
         "one member of nlp may hold 2 GPUs in train: 2 in use by this one, this job needs 0.5",
+    ),
+    (
+        "over_memory_limit",
+        MEMORY | {"allocated_mib": 40_000},
+        "nlp is at its limit of GPU memory in train: 40000 of 40000 MiB in use, this job needs 10000 MiB",
+    ),
+    (
+        "over_memory_limit",
+        MEMORY | {"allocated_mib": 30_001},
+        "nlp would pass its limit of GPU memory in train: 30001 of 40000 MiB in use, this job needs 10000 MiB",
+    ),
+    (
+        "over_memory_limit",
+        MEMORY | {"allocated_mib": 50_000},
+        (
+            "nlp is over its limit of GPU memory in train: 50000 of 40000 MiB in use, over by 10000 MiB; "
+            "this job needs 10000 MiB"
+        ),
+    ),
+    (
+        "over_memory_limit",
+        MEMORY | {"allocated_mib": 0, "limit_mib": 0},
+        "nlp has limit 0 of GPU memory in train: this job needs 10000 MiB",
+    ),
+    (
+        "class_cap",
+        {
+            "team": "nlp",
+            "priority_class": "urgent",
+            "limit_milli": 1500,
+            "in_use_milli": 1000,
+            "requested_milli": 1000,
+        },
+        "jobs of class urgent may hold 1.5 GPUs in nlp: 1 in use, this job needs 1",
     ),
     (
         "class_cap",

@@ -104,8 +104,17 @@ def _models(trace: Trace, now: datetime) -> dict[str, AcceleratorModel]:
     for node in trace.nodes:
         if node.devices and node.model not in found:
             vendor = node.vendor or "other"
-            found[node.model] = set_accelerator_model(node.model, vendor, node.device_memory_mib)
-            rate = known[node.model].demo_rate if node.model in known else OTHER_RATE
+            maker = known.get(node.model)
+            as_made = maker is not None and maker.memory_mib == node.device_memory_mib
+            found[node.model] = set_accelerator_model(
+                node.model,
+                vendor,
+                node.device_memory_mib,
+                slicing=maker.slice_rule if maker and as_made else "any",
+                slice_templates=maker.stored_templates if maker and as_made else (),
+                now=now,
+            )
+            rate = maker.demo_rate if maker else OTHER_RATE
             set_rate(rate, now, model=found[node.model])
     return found
 
