@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
+from itertools import pairwise
 
 from billing.rates import MICROSECOND, RateCard
 
@@ -69,8 +70,7 @@ def _steps(
             before = burn
     steps: list[tuple[datetime, Fraction]] = []
     burn = Fraction(0)
-    moments = sorted(changes)
-    for moment, following in zip(moments, [*moments[1:], end], strict=True):
+    for moment, following in pairwise([*sorted(changes), end]):
         burn += changes[moment]
         steps.append((following, burn))
     return steps or [(end, Fraction(0))]

@@ -60,17 +60,17 @@ def idle_cost(pool: Pool, start: datetime, end: datetime, now: datetime) -> Idle
     capacity, known_from = _capacity(pool, end)
     allocated = _allocated(pool, start, end)
     card = rate_card()
-    sums = [0, 0, 0]
+    in_service = held = idle = 0
     cost = Fraction(0)
     for model_id in sorted({*capacity, *allocated}):
         there, taken = capacity[model_id], allocated[model_id]
         for left, right, price in _spans(card, pool, model_id, there, taken, start, end):
             have, hold = _at(there, left), _at(taken, left)
             length = (right - left) // MICROSECOND
-            idle = max(0, have - hold) * length
-            sums = [sums[0] + have * length, sums[1] + hold * length, sums[2] + idle]
-            cost += idle * price
-    return Idle(pool.name, *sums, _decimal(cost / PER_UNIT), known_from)
+            unused = max(0, have - hold) * length
+            in_service, held, idle = in_service + have * length, held + hold * length, idle + unused
+            cost += unused * price
+    return Idle(pool.name, in_service, held, idle, _decimal(cost / PER_UNIT), known_from)
 
 
 Steps = list[tuple[datetime, int]]  # from each moment on, so much
@@ -86,15 +86,12 @@ def _capacity(pool: Pool, end: datetime) -> tuple[dict[int, Steps], datetime | N
 def _allocated(pool: Pool, start: datetime, end: datetime) -> dict[int, Steps]:
     """By model what is allocated, as steps; 0 before the window."""
     changes: dict[int, dict[datetime, int]] = defaultdict(lambda: defaultdict(int))
-    rows = Allocation.objects.filter(
-        Q(released_at__isnull=True) | Q(released_at__gt=start), pool=pool, bound_at__lt=end
-    )
+    lives = Q(released_at__isnull=True) | Q(released_at__gt=start)
+    rows = Allocation.objects.filter(lives, pool=pool, model__isnull=False, bound_at__lt=end)
     for model_id, milli, bound_at, released_at in rows.values_list("model_id", "milli", "bound_at", "released_at"):
-        if model_id is None:
-            continue
-        changes[model_id][max(bound_at, start)] += milli
+        changes[model_id or 0][max(bound_at, start)] += milli
         if released_at is not None and released_at < end:
-            changes[model_id][released_at] -= milli
+            changes[model_id or 0][released_at] -= milli
     steps: dict[int, Steps] = defaultdict(list)
     for model_id, own in changes.items():
         level = 0

@@ -34,7 +34,7 @@ def terms() -> Terms:
         settings.BILLING_CURRENCY,
         settings.BILLING_TIME_ZONE,
         Decimal(settings.BILLING_TAX_PERCENT),
-        settings.BILLING_PACKAGES_PAY,
+        "gross" if settings.BILLING_PACKAGES_PAY == "gross" else "net",
     )
 
 

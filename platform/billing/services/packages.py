@@ -38,11 +38,11 @@ def add_package(
 ) -> Package:
     """GPU-hours for the team and all below it from ``starts_at`` (default ``now``) on; to be drawn once confirmed."""
     start = require_aware(starts_at or now)
-    work = exactly(lambda: gpu_hours * WORK_PER_HOUR)
-    if not 0 < gpu_hours <= MOST_HOURS or work != int(work):
+    work = exactly(lambda: gpu_hours * WORK_PER_HOUR) if gpu_hours.is_finite() else gpu_hours
+    if not gpu_hours.is_finite() or not 0 < gpu_hours <= MOST_HOURS or work != int(work) or work < DUST:
         message = f"must be more than 0, at most {MOST_HOURS}, with at most 6 places"
         raise Invalid.at("gpu_hours", message, value=str(gpu_hours))
-    if price < 0:
+    if not price.is_finite() or price < 0:
         raise Invalid.at("price", "a price is 0 or more", value=str(price))
     if start < now:
         raise Invalid.at("starts_at", "a package cannot begin in the past", value=start.isoformat())
@@ -100,7 +100,7 @@ class OpenPurse:
     def charge(self, draws: Sequence[tuple[UsageRecord, int, int]], at: datetime) -> None:
         """Each (record, package id, work) is on the ledger, and the packages have as much less."""
         insert_rows(
-            PackageDraw(package_id=package_id, record_id=record.pk, work=work, amount=record.amount, at=at)
+            PackageDraw(package_id=package_id, record_id=record.pk, work=work, amount=record.amount or 0, at=at)
             for record, package_id, work in draws
         )
         for till in self.tills:

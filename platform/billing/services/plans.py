@@ -15,7 +15,7 @@ from tenants.services import checked_name
 def create_plan(name: str, monthly_fee: Decimal, now: datetime, *, actor_id: int | None = None) -> Plan:
     """A new plan. Conflict where the name is taken: a plan never changes, another fee is another plan."""
     name = checked_name(name, "name", 63)
-    if not 0 <= monthly_fee < Decimal(10) ** 12:
+    if not monthly_fee.is_finite() or not 0 <= monthly_fee < Decimal(10) ** 12:
         raise Invalid.at("monthly_fee", "a fee is 0 or more", value=str(monthly_fee))
     with unit_of_work() as journal:
         if Plan.objects.filter(name=name).exists():
