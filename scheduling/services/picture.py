@@ -16,12 +16,14 @@ from events.models import Event
 from events.services import last_seq
 from inventory.models import Device, Pool
 from quotas.selectors import as_core, next_change, quotas_in_force
+from scheduling import ports
 from scheduling.core import model as core
 from scheduling.core.fleet import Fleet
 from scheduling.core.lookahead import MIN_SEEN
 from scheduling.core.units import MILLI_PER_DEVICE
 from scheduling.models import Allocation, AllocationDevice, Job, Task, TaskGroup
 from scheduling.past_use import PoolMemory, memory_of, next_step
+from scheduling.services.budget_holds import under_budget
 from scheduling.services.picture_rows import (
     EPOCH,
     MICROSECOND,
@@ -66,6 +68,8 @@ CLAIM_EVENTS = (
     "team.changed",
     "team.deleted",
 )
+# Jobs that wait are held and released one by one, with an event each; those that run and grow are not.
+BUDGET_EVENTS = ("budget.set", "budget.removed", "budget.spent", "budget.lifted")
 JOB_EVENTS = (
     "job.submitted",
     "job.state",
@@ -162,6 +166,8 @@ class Picture:
                 fleets.add(pool_id or 0)
             elif kind in CLAIM_EVENTS:
                 claims = True
+            elif kind in BUDGET_EVENTS:
+                jobs |= {job.id for job in self.pending.values() if job.growing}
             elif kind == "priority_class.set":
                 everything = True
         self.seq = rows[-1][0]
@@ -332,6 +338,7 @@ class Picture:
                 .values_list("group_id")
                 .annotate(count=Count("id"))
             )
+        spent = ports.budgets.spent({job.team_id for job in rows})
         for job in rows:
             if job.state != Job.State.PENDING:
                 self.runners[job.pk] = runner_of(job, [group.min_count for group in groups[job.pk]])
@@ -340,7 +347,7 @@ class Picture:
                     self._count_class(job.pk, *self.job_class[job.pk][:2], job.priority_class.name)
             found = self._pending_job(job, groups[job.pk], placed)
             if found is not None:
-                self.pending[job.pk] = found
+                self.pending[job.pk] = under_budget(found, job, spent.get(job.team_id))
 
     def _pending_job(self, job: Job, groups: Sequence[TaskGroup], placed: Mapping[int, int]) -> core.PendingJob | None:
         growing = job.state != Job.State.PENDING

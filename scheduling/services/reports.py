@@ -18,6 +18,7 @@ from inventory.models import Pool
 from scheduling import ports
 from scheduling.engines.base import Report
 from scheduling.models import Allocation, AllocationDevice, Job, Task
+from scheduling.services.budget_holds import hold_of_budgets
 from scheduling.services.cycle import change_accounts
 from scheduling.states import ALLOCATION_MOVES, JOB_MOVES, check_move
 
@@ -270,6 +271,7 @@ class _Recording:
             self._move(
                 job,
                 Job.State.PENDING,
+                hold=hold_of_budgets(job.team_id),
                 ending="",
                 ending_reason="",
                 started_at=None,

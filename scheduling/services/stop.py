@@ -11,6 +11,7 @@ from django.db.models import F
 from events.errors import Conflict, Fault, Invalid
 from events.services import Journal, unit_of_work
 from scheduling.models import Job, PriorityClass, Task
+from scheduling.services.budget_holds import hold_of_budgets
 from scheduling.services.priorities import check_priority
 from scheduling.states import JOB_ACTIVE, JOB_ENDED
 from tenants.models import User
@@ -85,8 +86,9 @@ def hold_job(job: Job, now: datetime, *, by: str = Job.Hold.OWNER, actor_id: int
 
 
 def release_job(job: Job, now: datetime, *, actor_id: int | None = None) -> None:
-    """The job takes its place in the queue again, by its first submission. Conflict where it does not wait."""
-    _set_hold(job, Job.Hold.NONE, now, actor_id)
+    """The job takes its place in the queue again, by its first submission; under a spent budget it is held by that.
+    Conflict where it does not wait."""
+    _set_hold(job, hold_of_budgets(job.team_id), now, actor_id)
 
 
 def _set_hold(job: Job, hold: str, now: datetime, actor_id: int | None) -> None:

@@ -14,7 +14,9 @@ from events.errors import Conflict, Fault, Forbidden, Invalid
 from events.rows import insert_rows
 from events.services import Journal, require_aware, unit_of_work
 from inventory.models import Pool
+from scheduling import ports
 from scheduling.models import Job, PriorityClass, SubmissionKey, Task, TaskGroup
+from scheduling.services import budget_holds
 from scheduling.services.priorities import priority_fault
 from scheduling.services.requests import JobSpec, read_job
 from tenants.models import Team, User
@@ -114,6 +116,8 @@ def submit(user: User, specs: Sequence[JobSpec], now: datetime, journal: Journal
     teams, classes, faults = _teams_and_classes(user, specs, many)
     if faults:
         raise Invalid(faults[:100])
+    ports.budgets.settle(now)
+    spent = ports.budgets.spent([team.pk for team in teams.values()])
     jobs = insert_rows(
         Job(
             name=spec.name,
@@ -135,7 +139,8 @@ def submit(user: User, specs: Sequence[JobSpec], now: datetime, journal: Journal
             simulated_duration_ms=spec.duration_ms,
             simulated_exit_code=spec.exit_code,
             submitted_at=now,
-            reasons=[WAITING],
+            hold=Job.Hold.BUDGET if teams[spec.team].pk in spent else Job.Hold.NONE,
+            reasons=[budget_holds.told(spent[teams[spec.team].pk]) if teams[spec.team].pk in spent else WAITING],
             tasks_wanted=spec.tasks,
             milli_wanted=spec.milli,
         )

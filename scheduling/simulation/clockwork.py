@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from scheduling import ports
 from scheduling.core import model as core
 from scheduling.services.cycle import Scheduler
 from scheduling.services.reconcile import Reconciler
@@ -29,12 +30,14 @@ class Clockwork:
     cycles: int = 0
     deciding_s: float = field(default=0.0)
     pace: Callable[[datetime, datetime], None] | None = None
+    watch: ports.Watch = field(default_factory=lambda: ports.budgets.watch())
 
     def settle(self, rounds: int = 200) -> core.Plan | None:
         """Cycles and reconciles at this moment until nothing changes; returns the last plan that was made, if any."""
         plan = None
         for _ in range(rounds):
             changed = sum(reconciler.step(self.now) for reconciler in self.reconcilers)
+            changed += self.watch.step(self.now)
             result = self.scheduler.cycle(self.now)
             if result.plan is not None:
                 plan = result.plan
@@ -47,10 +50,11 @@ class Clockwork:
 
     def next_change(self) -> datetime | None:
         """The next moment at which something happens by itself: an engine reports, a quota begins or ends, a job may be
-        told to give way that was left alone until then, shares have moved with what was used meanwhile."""
+        told to give way that was left alone until then, shares have moved with what was used meanwhile, a budget is
+        spent or its period ends, a package runs out."""
         moments = [moment for each in self.reconcilers if (moment := each.engine.next_change()) is not None]
         picture = self.scheduler.picture
-        due = (picture.claims_change_at, picture.protected_until, picture.shares_move_at)
+        due = (picture.claims_change_at, picture.protected_until, picture.shares_move_at, self.watch.next_change())
         moments += [moment for moment in due if moment is not None]
         return min(moments, default=None)
 

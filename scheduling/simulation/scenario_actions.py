@@ -13,6 +13,7 @@ from scheduling.services.reconcile import lose_node
 from scheduling.services.stop import cancel_jobs, hold_job, release_job, set_priority
 from scheduling.services.submit import submit_payload
 from scheduling.services.teams import delete_team
+from scheduling.simulation.scenario_money import MONEY_ACTIONS
 from scheduling.simulation.scenario_names import job_names
 from scheduling.simulation.scenario_world import World, add_priority_class, add_team, give_quota, give_rate
 from tenants.models import Team
@@ -138,4 +139,5 @@ _ACTIONS: Mapping[str, Callable[[World, Values], None]] = {
     "device": _device,
     "restart": _restart,
     "utilization": _utilization,
+    **MONEY_ACTIONS,
 }

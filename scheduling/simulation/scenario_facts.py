@@ -17,6 +17,7 @@ from scheduling.core.units import MILLI_PER_DEVICE, format_gpus
 from scheduling.granted import granted_to_groups
 from scheduling.models import Allocation, AllocationDevice, Job, Task
 from scheduling.simulation.scenario_model import Check, Failure
+from scheduling.simulation.scenario_money import budget_events, invoice_failures
 from scheduling.simulation.scenario_world import World
 from tenants.policy import team_tree
 
@@ -25,6 +26,8 @@ MILLI_SECONDS_PER_GPU_HOUR = 3_600_000
 
 def failures_of(world: World, check: Check, at: str) -> list[Failure]:
     """Where what is seen is not what the check wants: none, or one for each of the jobs that the name stands for."""
+    if check.subject == "invoice":
+        return invoice_failures(world, check, at)
     if check.subject != "jobs":
         seen = _SEEN[check.subject](world, check)
         return [] if check.wanted.met_by(seen) else [_failure(check, at, check.field, _told(check.fact, seen))]
@@ -48,7 +51,7 @@ def _told(fact: str, seen: Any) -> str:
     if fact in ("cost", "gpu_hours"):
         text = f"{seen:f}"
         return text.rstrip("0").rstrip(".") if "." in text else text
-    return str(seen) if fact in Job.State.values or fact == "memory_mib" else format_gpus(seen)
+    return str(seen) if fact in (*Job.State.values, "memory_mib", "budget_events") else format_gpus(seen)
 
 
 # ---- jobs ------------------------------------------------------------------------------------------------------------
@@ -126,6 +129,8 @@ _JOB_FACTS: Mapping[str, Callable[[World, Job], Any]] = {
 def _of_team(world: World, check: Check) -> Any:
     """Of the team with all below it; in one pool, or in all that count the same unit."""
     team = world.teams[check.name]
+    if check.fact == "budget_events":
+        return budget_events(team.pk)
     if check.pool:
         pools = [world.pools[check.pool]]
     else:

@@ -89,6 +89,7 @@ class Scenario:
     teams: tuple[Entry, ...]
     quotas: tuple[Entry, ...]
     steps: tuple[Step, ...]
+    billing: Mapping[str, Any] | None = None  # terms, where the file has any
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,6 +112,10 @@ class Names:
                 self.pools.add(values["rename"])
         elif step.kind == "model":
             known("name", self.models)
+        elif step.kind in ("budget", "package", "plan", "invoice"):
+            known("team", self.teams)
+            known("model", self.models)
+            known("pool", self.pools)
         elif step.kind == "rate":
             known("model", self.models)
             known("pool", self.pools)
@@ -147,6 +151,8 @@ class Names:
             field = f"expect.{check.subject}"
             if check.subject in known:
                 self._known(check.name, known[check.subject], field, check.line)
+            elif check.subject == "invoice":
+                self._known(check.name.rpartition(" ")[0], self.teams, f"{field}.team", check.line)
             elif check.subject == "nodes":
                 self._node(check.name, field, check.line)
             self._known(check.pool or None, self.pools, f"{field}.pool", check.line)

@@ -12,6 +12,17 @@ templates}`` as a step. A model that is known by name is cut as its maker cuts i
 may have ``memory_limit_mib``, a priority class ``max_gpus_per_team``; a ``priority`` step is done by the ``user`` that
 it names, else by who submitted the job. Of a job ``allocated``, ``memory_mib`` (of devices, held) and ``template`` are
 expected, of a team ``memory_mib``.
+
+Money (``scenario_money`` has the fields): ``billing: {time_zone, tax_percent, packages_pay: net | gross}`` at the
+top, UTC without tax where it is left out. Steps ``budget: {team, amount, period: month | quarter | year | total,
+action: warn | hold, thresholds: [percent, …], starts, ends}`` (a month's that warns where nothing is said; again for
+the same team and period it changes that one; ``remove: true`` removes it), ``package: {team, gpu_hours, pool, model,
+price, starts, expires}``, ``plan: {team, name, monthly_fee, day}`` (from that day on), ``invoice: {team, month}``
+(issues it; again changes nothing). Expected: ``invoice: {team, month, total, net, tax, prepaid, due, issued, lines}``
+or a list of such; it is the invoice if it was issued, else what it would be now. ``lines`` is how many there are, or
+a list of ``{description, model, pool, kind, gpu_hours, per_hour, amount}``, each of any of these (a part of the
+description is enough): then there are as many lines, and each matches one of its own. And ``teams: {name:
+{budget_events: N}}`` counts thresholds that were told.
 """
 
 from __future__ import annotations
@@ -24,6 +35,7 @@ from typing import Any
 from inventory.models import AcceleratorModel, Device, Node, Pool
 from scheduling.core.units import milli_from_gpus
 from scheduling.models import Job
+from scheduling.simulation import scenario_money as money
 from scheduling.simulation import scenario_values as values
 from scheduling.simulation.scenario_model import Check, Entry, NodeSpec, PoolSpec, Scenario, Step
 from scheduling.simulation.scenario_models import MODEL_RULE, ModelSpec, cut, read_models
@@ -55,6 +67,7 @@ MOST_REPEATS = 1000
 TOP = {
     "title": need(text),
     "start": may(values.absolute),
+    "billing": may(as_given),
     **{name: may(as_given) for name in ("models", "pools", "rates", "priority_classes", "teams", "quotas", "steps")},
 }
 NODE = {
@@ -137,10 +150,11 @@ ACTIONS: Mapping[str, Mapping[str, Field]] = {
         "health": need(choice(*Device.Health.values)),
     },
     "restart": {},
+    **money.ACTIONS,
     "utilization": {"job": need(text), "compute": need(values.money), "memory": need(values.money)},
     "expect": {},
 }
-NOT_BUILT_ACTIONS = ("budget",)
+NOT_BUILT_ACTIONS: tuple[str, ...] = ()
 
 FACTS: Mapping[str, Mapping[str, values.Convert]] = {
     "jobs": {
@@ -169,12 +183,13 @@ FACTS: Mapping[str, Mapping[str, values.Convert]] = {
         "cost": values.compared_decimal,
         "gpu_hours": values.compared_decimal,
         "memory_mib": values.NUMBER,
+        "budget_events": values.NUMBER,
     },
     "pools": dict.fromkeys(("free", "allocated", "capacity", "fragmented"), values.GPUS),
     "nodes": dict.fromkeys(("allocated", "free"), values.GPUS),
     "counts": dict.fromkeys(Job.State.values, values.NUMBER),
 }
-NOT_BUILT_SUBJECTS = ("invoice",)
+NOT_BUILT_SUBJECTS: tuple[str, ...] = ()
 
 
 def read_scenario(path: Path) -> Scenario:
@@ -197,6 +212,7 @@ def read_scenario(path: Path) -> Scenario:
         teams=_entries(top, "teams", TEAM),
         quotas=tuple(_quota(each, start, top) for each in _entries(top, "quotas", QUOTA)),
         steps=_steps(top, start),
+        billing=money.read_terms(top),
     )
     Names(found).check()
     return found
@@ -335,7 +351,7 @@ def _step(section: Section, line: int, where: str, start: datetime, top: Section
         converted(action, choice("scheduler"), place, action_line)
         return Step(line, at, written, kind, {}, (), refused)
     given = read_fields(action, place, ACTIONS[kind], action_line)
-    given = _with_moments(given, ("from", "valid_from", "valid_until"), start, top)
+    given = _with_moments(given, ("from", "valid_from", "valid_until", "starts", "ends", "expires"), start, top)
     _check_action(kind, given, action, place)
     if kind == "pool":
         given = {"name": given["name"], "rename": given.get("rename"), "options": pool_options(given, action, place)}
@@ -378,6 +394,7 @@ def _check_action(kind: str, given: Mapping[str, Any], section: Section, where: 
         refuse("needs model or pool")
     if kind == "utilization" and (given["compute"] > 1 or given["memory"] > 1):
         refuse("compute and memory are parts from 0 to 1")
+    money.check_action(kind, given, refuse)
     if kind == "submit" and given.get("kind") == "service" and "duration" in given:
         refuse(f"starting the tasks of a service again when they end {values.NOT_BUILT}", "duration")
     if kind == "submit":
@@ -389,14 +406,18 @@ def _check_action(kind: str, given: Mapping[str, Any], section: Section, where: 
 
 def _checks(section: Any, line: int, where: str, start: datetime, top: Section) -> list[Check]:
     if not isinstance(section, Section) or not section:
-        raise ScenarioError("must be a mapping that expects something", line=line, field=where, allowed=sorted(FACTS))
+        known = sorted([*FACTS, "invoice"])
+        raise ScenarioError("must be a mapping that expects something", line=line, field=where, allowed=known)
     found: list[Check] = []
     for subject, inner in section.items():
         place, here = f"{where}.{subject}", section.lines[subject]
         if subject in NOT_BUILT_SUBJECTS:
             raise ScenarioError(values.NOT_BUILT, line=here, field=place)
+        if subject == "invoice":
+            found += money.checks(inner, here, place)
+            continue
         if subject not in FACTS:
-            raise ScenarioError("there is no such subject", line=here, field=place, allowed=sorted(FACTS))
+            raise ScenarioError("there is no such subject", line=here, field=place, allowed=sorted([*FACTS, "invoice"]))
         if not isinstance(inner, Section):
             raise ScenarioError("must be a mapping", line=here, field=place)
         if subject == "counts":

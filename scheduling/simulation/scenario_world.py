@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
@@ -14,6 +14,7 @@ from events.errors import Refusal
 from inventory.models import AcceleratorModel, Node, Pool
 from inventory.services import NodeEntry, add_nodes, create_engine, create_pool
 from quotas.services import set_quota
+from scheduling import ports
 from scheduling.engines.simulated import SimulatedEngine
 from scheduling.models import PriorityClass
 from scheduling.services.cycle import Scheduler
@@ -44,6 +45,51 @@ class SetRate(Protocol):
     ) -> object: ...
 
 
+class InvoiceSeen(Protocol):
+    """A team's month as it was billed, or would be now. ``sums`` has net, tax, total, prepaid and due; each of
+    ``lines`` kind, description, pool, model, per_hour, work (milli × microseconds) and amount."""
+
+    @property
+    def number(self) -> str:
+        """Empty until it is issued."""
+
+    @property
+    def sums(self) -> Any: ...
+
+    @property
+    def lines(self) -> Sequence[Any]: ...
+
+
+class Books(Protocol):
+    """How money is kept: ``billing.books``, which this app may not import. What is refused is a Refusal."""
+
+    def on_terms(self, terms: Mapping[str, Any]) -> AbstractContextManager[None]:
+        """Inside, money is kept on these terms: time_zone, tax_percent, packages_pay."""
+
+    def set_budget(self, team: Team, values: Mapping[str, Any], now: datetime) -> None:
+        """The team's budget of this period is as given: made, changed, or removed."""
+
+    def add_package(
+        self,
+        team: Team,
+        values: Mapping[str, Any],
+        now: datetime,
+        *,
+        pool: Pool | None = None,
+        model: AcceleratorModel | None = None,
+    ) -> None:
+        """The team has bought and paid a package."""
+
+    def set_plan(self, team: Team, values: Mapping[str, Any], now: datetime) -> None:
+        """The team is on the plan from a day on."""
+
+    def issue_invoice(self, team: Team, month: str, now: datetime) -> None:
+        """The team's invoice of the month is issued."""
+
+    def invoice_of(self, team: Team, month: str, now: datetime) -> InvoiceSeen:
+        """The invoice that was issued, or the draft."""
+
+
 @dataclass
 class World:
     """Everything by the name that the scenario's file gives it. ``jobs``: ids, of every submission under the name."""
@@ -52,6 +98,7 @@ class World:
     clockwork: Clockwork
     engine: SimulatedEngine
     set_rate: SetRate
+    books: Books | None = None
     pools: dict[str, Pool] = field(default_factory=dict)
     nodes: dict[str, Node] = field(default_factory=dict)
     models: dict[str, AcceleratorModel] = field(default_factory=dict)
@@ -86,6 +133,7 @@ class World:
     def restart(self) -> None:
         """The scheduler and its reconcilers are new ones that know nothing but the database; the engine went on."""
         self.clockwork.scheduler = leading_scheduler(self.now)
+        self.clockwork.watch = ports.budgets.watch()
         self.clockwork.reconcilers = [
             Reconciler(reconciler.connection, reconciler.engine) for reconciler in self.clockwork.reconcilers
         ]
@@ -98,14 +146,14 @@ def leading_scheduler(now: datetime) -> Scheduler:
     return scheduler
 
 
-def build_world(scenario: Scenario, set_rate: SetRate) -> World:
+def build_world(scenario: Scenario, set_rate: SetRate, books: Books | None = None) -> World:
     """The scenario's start, in the present database. Raises ScenarioError where the services refuse it."""
     now = scenario.start
     ensure_priority_classes()
     connection = create_engine("simulation", "simulated")
     engine = SimulatedEngine()
     clockwork = Clockwork(now, leading_scheduler(now), [Reconciler(connection, engine)])
-    world = World(scenario, clockwork, engine, set_rate)
+    world = World(scenario, clockwork, engine, set_rate, books)
     for position, pool in enumerate(scenario.pools):
         with _refusals_at(f"pools[{position}]", pool.line):
             world.pools[pool.name] = create_pool(

@@ -19,7 +19,7 @@ from schemathesis.specs.openapi import checks
 from config.api_urls import urlpatterns
 from scheduling.api.asked import JobRequest, TaskGroupRequest
 from scheduling.services.requests import GROUP_FIELDS, JOB_FIELDS
-from tests.api.client import HELLO, make_api, settled
+from tests.api.client import HELLO, make_api, money_of, settled
 
 UNDESCRIBED = {"openapi.json", "openapi.yaml", "docs", "^"}
 
@@ -93,6 +93,7 @@ def bob(world):
     settled(world)
     node = world.pool.nodes.first()
     THERE.update({"job_id": jobs[1]["id"], "team": "nlp", "pool": "train", "name": "normal", "model": "A100-80G"})
+    THERE.update(money_of(world.teams["nlp"], world.now))
     THERE.update({"node_id": node.pk, "device_id": node.devices.first().pk})
     # The test's own connection answers; it may not be closed between requests.
     for signal in (request_started, request_finished):

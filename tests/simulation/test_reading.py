@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from billing.books import LedgerBooks
 from billing.services import set_rate
 from scheduling.simulation.scenario import run_scenario
 from scheduling.simulation.scenario_reading import read_scenario
@@ -138,7 +139,7 @@ FAULTS = [
 @pytest.mark.parametrize(("text", "line", "field", "message"), FAULTS, ids=lambda value: str(value)[-40:])
 def test_a_fault_is_told_by_its_place(tmp_path, text, line, field, message):
     with pytest.raises(ScenarioError) as refused:
-        run_scenario(scenario(tmp_path, text), set_rate)
+        run_scenario(scenario(tmp_path, text), set_rate, books=LedgerBooks())
     error = refused.value
     assert (error.line, error.field) == (line, field)
     assert message in str(error)

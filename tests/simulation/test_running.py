@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from billing.books import LedgerBooks
 from billing.services import set_rate
 from scheduling.simulation.scenario import Outcome, run_scenario
 
@@ -27,7 +28,7 @@ steps:
 def run(tmp_path: Path, *steps: str) -> Outcome:
     path = tmp_path / "scenario.yaml"
     path.write_text(HEAD + "".join(f"  - {{{step}}}\n" for step in steps), encoding="utf-8")
-    return run_scenario(path, set_rate)
+    return run_scenario(path, set_rate, books=LedgerBooks())
 
 
 TRUE_AT_HALF_TIME = [

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import dj_database_url
 from celery.schedules import crontab
+from django.core.exceptions import ImproperlyConfigured
 
 ROOT = Path(__file__).resolve().parents[3]
 DATA_DIR = Path(os.environ.get("ALLOTMENT_DATA", ROOT / "var")).resolve()
@@ -141,6 +143,8 @@ CELERY_BEAT_SCHEDULE = {
     "prune-events": {"task": "events.tasks.prune", "schedule": crontab(minute="17")},
     "prune-samples": {"task": "telemetry.tasks.prune", "schedule": crontab(minute="37")},
     "close-month": {"task": "billing.tasks.close_month", "schedule": crontab(minute="5")},
+    "look-at-budgets": {"task": "billing.tasks.look_at_budgets", "schedule": 60.0},
+    "issue-invoices": {"task": "billing.tasks.issue_invoices", "schedule": crontab(minute="45")},
     "send-notices": {"task": "live.tasks.send_notices", "schedule": 60.0},
 }
 
@@ -223,6 +227,13 @@ LOGGING = {
 # Money and calendars of this installation.
 BILLING_CURRENCY = os.environ.get("ALLOTMENT_CURRENCY", "EUR")
 BILLING_TIME_ZONE = os.environ.get("ALLOTMENT_BILLING_TIME_ZONE", "UTC")
+# Tax on an invoice's net total, in percent; what a package pays is left out of the net ("net") or paid with its tax.
+BILLING_TAX_PERCENT = os.environ.get("ALLOTMENT_TAX_PERCENT", "0")
+BILLING_PACKAGES_PAY = os.environ.get("ALLOTMENT_PACKAGES_PAY", "net")
+if BILLING_PACKAGES_PAY not in ("net", "gross"):
+    raise ImproperlyConfigured(f"ALLOTMENT_PACKAGES_PAY is net or gross, not {BILLING_PACKAGES_PAY!r}")
+if re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,4})?", BILLING_TAX_PERCENT) is None:
+    raise ImproperlyConfigured(f"ALLOTMENT_TAX_PERCENT is a percentage such as 19, not {BILLING_TAX_PERCENT!r}")
 
 # The local engine runs commands as this process's user: off unless the operator turns it on.
 LOCAL_ENGINE_ENABLED = os.environ.get("ALLOTMENT_LOCAL_ENGINE", "") == "1"
