@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from scheduling.core.admission import Refusal
 from scheduling.core.cycle import Candidate, Cycle, PoolCycle
+from scheduling.core.explain_rules import rule_numbers, without_rule
 from scheduling.core.fleet import Headroom
 from scheduling.core.model import PendingJob, Reason, Request
 from scheduling.core.reasons import held_reason, reason
@@ -37,7 +38,7 @@ class Explanations:
             for job in self._cycle.snapshot.pending
             if job.held is not None
         }
-        for candidate in self._cycle.candidates:
+        for candidate in (*self._cycle.candidates, *self._cycle.dropped):
             if candidate.has_offers():
                 reasons[candidate.job.id] = self._waiting(candidate) or self._with_freeable(candidate)
         return dict(sorted(reasons.items()))
@@ -79,7 +80,8 @@ class Explanations:
         user = job.user_id if any(at.account.tells_users_apart for at in candidate.choices) else None
         rank = (job.priority_class, job.max_running_of_class) if job.max_running_of_class is not None else None
         given = None if candidate.pool is None else (candidate.pool.pool.id, tuple(candidate.extra))
-        return (candidate.ask, candidate.leaf, job.pool_ids, job.preemptible, job.growing, user, rank, given)
+        asked = (candidate.ask, candidate.gang_rule)
+        return (asked, candidate.leaf, job.pool_ids, job.preemptible, job.growing, user, rank, given)
 
     def _work_out(self, candidate: Candidate) -> tuple[Reason, ...]:
         wants = next(candidate.offers())
@@ -152,12 +154,17 @@ def _no_room(at: PoolCycle, wants: Wants) -> Reason:
     request = (hopeless or wants)[0].request
     there = fleet.headroom(request)
     if there.matching_nodes == 0 and request.devices:
-        return reason("no_matching_accelerator", _wishes(at, request), pool_id=at.pool.id)
+        numbers = _wishes(at, request) | _kept_away(there)
+        return reason("no_matching_accelerator", numbers, pool_id=at.pool.id)
     fitting = 0 if hopeless else at.room.count_fitting(wants)
+    by_rule = rule_numbers(at.room, wants) if fitting else None
+    if by_rule is not None:
+        numbers = _seen(at, request, there) | by_rule
+        return reason("gang_incomplete", numbers, pool_id=at.pool.id, helps=without_rule(at.room, wants))
     if fitting:
         numbers = _seen(at, request, there) | {"needed": sum(want.tasks for want in wants), "fitting": fitting}
         return reason("gang_incomplete", numbers, pool_id=at.pool.id)
-    numbers = _wishes(at, request) | _seen(at, request, there) | _room_of(request, there)
+    numbers = _wishes(at, request) | _seen(at, request, there) | _room_of(request, there) | _kept_away(there)
     return reason("no_fit", numbers, pool_id=at.pool.id, helps=_smaller_slice(at, wants, there))
 
 
@@ -169,6 +176,13 @@ def _wishes(at: PoolCycle, request: Request) -> dict[str, object]:
         "min_device_memory_mib": request.min_device_memory_mib,
         "node_selector": [list(label) for label in request.node_selector],
     }
+
+
+def _kept_away(there: Headroom) -> dict[str, object]:
+    """Where taints keep the request from nodes that would match: how many, and which."""
+    if not there.tainted_nodes:
+        return {}
+    return {"tainted_nodes": there.tainted_nodes, "taints": [list(taint) for taint in there.taints]}
 
 
 def _seen(at: PoolCycle, request: Request, there: Headroom) -> dict[str, object]:

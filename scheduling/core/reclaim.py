@@ -12,7 +12,7 @@ and demand, which shares follow from, is the same before and after.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from scheduling.core.cycle import Candidate, Cycle, PoolCycle
 from scheduling.core.eviction_search import Search
@@ -63,6 +63,11 @@ class RoomToMake:
     def _hold(self, claim: Claim, at: PoolCycle, future: Future) -> None:
         future.claims.append(claim)
         claim.candidate.claims = at
+
+    def stop(self, job_ids: Collection[int]) -> None:
+        """All that these jobs hold is being stopped from now on."""
+        for future in self._futures.values():
+            future.stop(job_ids)
 
     def make(self) -> tuple[Eviction, ...]:
         """Who gives way to whom, in the order in which it was found out; the present is as it was before."""
