@@ -46,9 +46,8 @@ def without_rule(room: Room, wants: tuple[Want, ...]) -> Mapping[str, object] | 
     rule = wants[0].rule
     if rule is None or rule.held:
         return None
-    if rule.topology is not None and rule.topology.required:
-        if room.fits(_under(wants, GangRule(None, rule.apart))):
-            return {"request": {"topology": {"level": rule.topology.level, "required": False}}}
+    if rule.level is not None and room.fits(_under(wants, GangRule(None, rule.apart))):
+        return {"request": {"topology": {"level": rule.level, "required": False}}}
     if rule.apart is not None and room.fits(_under(wants, GangRule(rule.topology, None))):
         return {"request": {"apart": None}}
     return None

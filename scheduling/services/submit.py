@@ -15,6 +15,7 @@ from events.rows import insert_rows
 from events.services import Journal, require_aware, unit_of_work
 from inventory.models import Pool
 from scheduling.models import Job, PriorityClass, SubmissionKey, Task, TaskGroup
+from scheduling.services.place_rules import stored_topology
 from scheduling.services.requests import JobSpec, read_job
 from tenants.models import Team, User
 from tenants.policy import may, roles, sees_everything, team_tree
@@ -131,6 +132,8 @@ def submit(user: User, specs: Sequence[JobSpec], now: datetime, journal: Journal
             time_limit_s=spec.time_limit_s,
             retries=spec.retries,
             min_runtime_s=spec.min_runtime_s,
+            topology=stored_topology(spec.topology),
+            apart=spec.apart or "",
             simulated_duration_ms=spec.duration_ms,
             simulated_exit_code=spec.exit_code,
             submitted_at=now,
@@ -156,6 +159,7 @@ def submit(user: User, specs: Sequence[JobSpec], now: datetime, journal: Journal
             vendors_allowed=list(group.vendors),
             min_device_memory_mib=group.min_device_memory_mib,
             node_selector=dict(group.node_selector),
+            tolerations=dict(group.tolerations),
             command=None if group.command is None else list(group.command),
         )
         for job, spec in zip(jobs, specs, strict=True)
