@@ -134,7 +134,7 @@ class TopologySerializer(serializers.Serializer):
     """All tasks in one domain of the level; not required: as close together as they fit."""
 
     level = serializers.ChoiceField(WIDEST_FIRST)
-    required = serializers.BooleanField()
+    required = serializers.BooleanField()  # type: ignore[assignment]
 
 
 class JobDetailSerializer(JobSerializer):

@@ -183,7 +183,9 @@ class TopologyRequest(serializers.Serializer):
     host. A node without the label is in no domain of the level. Not required: the closest level at which it fits."""
 
     level = serializers.ChoiceField(WIDEST_FIRST)
-    required = Flag(required=False, help_text="true where nothing is said: it waits until one domain has room")
+    required = Flag(  # type: ignore[assignment]
+        required=False, help_text="true where nothing is said: it waits until one domain has room"
+    )
 
 
 class TaskGroupRequest(AskedSerializer):

@@ -44,7 +44,7 @@ def level_of(level: str, names: Sequence[str], labels: Sequence[frozenset[tuple[
     number: dict[str, int] = {}
     of_node = np.full(len(names), NOWHERE, dtype=np.int64)
     for position, own in enumerate(labels):
-        value = next((value for key, value in own if key == level), None)
+        value = min((value for key, value in own if key == level), default=None)
         if value is not None:
             of_node[position] = number.setdefault(value, len(number))
     order = np.argsort(of_node, kind="stable")

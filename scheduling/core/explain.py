@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from scheduling.core.admission import Refusal
 from scheduling.core.cycle import Candidate, Cycle, PoolCycle
-from scheduling.core.explain_rules import rule_numbers, without_rule
+from scheduling.core.explain_rules import rule_numbers, without_any_rule, without_rule
 from scheduling.core.fleet import Headroom
 from scheduling.core.model import PendingJob, Reason, Request
 from scheduling.core.reasons import held_reason, reason
@@ -156,7 +156,7 @@ def _no_room(at: PoolCycle, wants: Wants) -> Reason:
     if there.matching_nodes == 0 and request.devices:
         numbers = _wishes(at, request) | _kept_away(there)
         return reason("no_matching_accelerator", numbers, pool_id=at.pool.id)
-    fitting = 0 if hopeless else at.room.count_fitting(wants)
+    fitting = 0 if hopeless else at.room.count_fitting(without_any_rule(wants))
     by_rule = rule_numbers(at.room, wants) if fitting else None
     if by_rule is not None:
         numbers = _seen(at, request, there) | by_rule

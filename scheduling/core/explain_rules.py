@@ -53,6 +53,11 @@ def without_rule(room: Room, wants: tuple[Want, ...]) -> Mapping[str, object] | 
     return None
 
 
+def without_any_rule(wants: tuple[Want, ...]) -> tuple[Want, ...]:
+    """The same tasks, each of which may lie anywhere."""
+    return wants if wants[0].rule is None else tuple(want._replace(rule=None) for want in wants)
+
+
 def _under(wants: tuple[Want, ...], rule: GangRule) -> tuple[Want, ...]:
     return tuple(want._replace(rule=rule) for want in wants)
 
