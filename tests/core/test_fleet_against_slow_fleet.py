@@ -237,7 +237,7 @@ def _holding(node: NodeState, used, on_node) -> NodeState:
     cpu, host = on_node.get(node.id, (0, 0))
     return NodeState(
         node.id, node.name, node.rank, node.cpu_milli, node.host_memory_mib, devices, node.schedulable, cpu, host,
-        node.labels,
+        node.labels, node.taints,
     )  # fmt: skip
 
 
