@@ -381,8 +381,12 @@ def test_the_request_can_be_read_back_and_sent_again(api):
         "groups": [
             {"name": "workers", "tasks": 2, "min_tasks": 1, "gpus": 0.5, "devices": 2, "memory_gib": 1.5, "cpu": 0.5},
             {
-                **{"name": "servers", "tasks": 1, "gpus": 2, "model": "A100-80G"},
-                **{"node_selector": {"rack": "r1"}, "tolerations": {"spot": "*"}},
+                "name": "servers",
+                "tasks": 1,
+                "gpus": 2,
+                "model": "A100-80G",
+                "node_selector": {"rack": "r1"},
+                "tolerations": {"spot": "*"},
             },
         ],
         "time_limit": "90s",
