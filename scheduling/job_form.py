@@ -27,8 +27,10 @@ TEXTS = (
     "vendor",
     "time_limit",
     "duration",
+    "apart",
 )
-FIELDS = (*TEXTS, *NUMBERS, *WHOLE, "environment", "preemptible")
+FIELDS = (*TEXTS, *NUMBERS, *WHOLE, "environment", "preemptible", "together")
+IF_POSSIBLE = "-if-possible"  # after a level in ``together``: preferred, not required
 # What the API takes for granted: left out of the request, so that it stays as short as a person would write it.
 DEFAULTS = {"kind": "batch", "priority": "normal", "tasks": 1, "retries": 0}
 
@@ -50,6 +52,9 @@ def payload_of(values: Mapping[str, str]) -> tuple[dict[str, Any], list[Fault]]:
     for name in WHOLE:
         if text := values.get(name, "").strip():
             payload[name] = int(text) if text.isascii() and text.isdigit() and len(text) < 16 else text
+    if text := values.get("together", "").strip():
+        level = text.removesuffix(IF_POSSIBLE)
+        payload["topology"] = {"level": level} if level == text else {"level": level, "required": False}
     environment, faults = _environment(values.get("environment", ""))
     if environment:
         payload["environment"] = environment
@@ -115,6 +120,8 @@ def values_from(job: Job) -> dict[str, str]:
         environment="\n".join(f"{name}={value}" for name, value in sorted(job.environment.items())),
         preemptible="" if job.preemptible else "no",
         time_limit=f"{job.time_limit_s}s" if job.time_limit_s else "",
+        apart=job.apart,
+        together=_together(job.topology),
         duration=f"{job.simulated_duration_ms}ms" if job.simulated_duration_ms is not None else "",
         retries=str(job.retries) if job.retries else "",
     )
@@ -135,6 +142,12 @@ def values_from(job: Job) -> dict[str, str]:
             vendor=group.vendors_allowed[0] if len(group.vendors_allowed) == 1 else "",
         )
     return values
+
+
+def _together(topology: Mapping[str, Any] | None) -> str:
+    if topology is None:
+        return ""
+    return topology["level"] if topology["required"] else "host" + IF_POSSIBLE  # a wish means the same at any level
 
 
 def _gib(mib: int) -> str:

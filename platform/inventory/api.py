@@ -103,13 +103,14 @@ class NodeSerializer(serializers.ModelSerializer):
     memory_gib = serializers.SerializerMethodField()
     memory_allocated_gib = serializers.SerializerMethodField()
     labels = serializers.DictField(child=serializers.CharField())
+    taints = serializers.DictField(child=serializers.CharField(), help_text="only tasks that tolerate all come here")
     last_seen_at = Moment(allow_null=True)
     created_at = Moment()
 
     class Meta:
         model = Node
         fields = (
-            *("id", "pool", "name", "rank", "state", "state_reason", "labels", "cpu", "cpu_allocated"),
+            *("id", "pool", "name", "rank", "state", "state_reason", "labels", "taints", "cpu", "cpu_allocated"),
             *("memory_gib", "memory_allocated_gib", "last_seen_at", "created_at"),
         )
 

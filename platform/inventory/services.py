@@ -28,6 +28,7 @@ class NodeEntry:
     host_memory_mib: int
     devices: tuple[tuple[AcceleratorModel, int, str], ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
+    taints: Mapping[str, str] = field(default_factory=dict)
 
 
 def _checked_slug(name: object, field_name: str = "name") -> str:
@@ -235,6 +236,7 @@ def _enter(pool: Pool, entries: Sequence[NodeEntry], now: datetime) -> list[Node
             cpu_milli=entry.cpu_milli,
             host_memory_mib=entry.host_memory_mib,
             labels=dict(entry.labels),
+            taints=dict(entry.taints),
             created_at=require_aware(now),
         )
         for position, entry in enumerate(entries)
@@ -258,14 +260,19 @@ def import_nodes(text: str, now: datetime, *, actor_id: int | None = None) -> Im
         found = NodeImport(rows)
         for pool, fresh in found.new().items():
             entries = [
-                NodeEntry(row.name, row.cpu_milli, row.host_memory_mib, found.devices_of(row), row.labels)
+                NodeEntry(
+                    row.name, row.cpu_milli, row.host_memory_mib, found.devices_of(row), row.labels, row.taints or {}
+                )
                 for row in fresh
             ]
             add_nodes(pool, entries, now, actor_id=actor_id)
         try:
             for node in found.changed:
                 Node.objects.filter(pk=node.pk).update(
-                    cpu_milli=node.cpu_milli, host_memory_mib=node.host_memory_mib, labels=node.labels
+                    cpu_milli=node.cpu_milli,
+                    host_memory_mib=node.host_memory_mib,
+                    labels=node.labels,
+                    taints=node.taints,
                 )
         except IntegrityError:
             raise Conflict("A node holds more CPU or memory than its row would leave it.", code="node_in_use") from None
@@ -275,6 +282,47 @@ def import_nodes(text: str, now: datetime, *, actor_id: int | None = None) -> Im
                 "nodes.changed", now, pool_id=pool_id, actor_id=actor_id, names=names[:100], count=len(names)
             )
     return found.outcome()
+
+
+def change_node(
+    node: Node,
+    now: datetime,
+    *,
+    labels: Mapping[str, str] | None = None,
+    taints: Mapping[str, str] | None = None,
+    actor_id: int | None = None,
+) -> Node:
+    """The node carries these labels and taints; None leaves them as they are. What runs there runs on. Invalid, with
+    nothing changed, where they are not texts by name."""
+    given = {"labels": labels, "taints": taints}
+    wanted = {key: _checked_texts(value, key) for key, value in given.items() if value is not None}
+    with unit_of_work() as journal:
+        before = Node.objects.select_for_update(no_key=True).get(pk=node.pk)
+        changed = {key: [getattr(before, key), value] for key, value in wanted.items() if getattr(before, key) != value}
+        if changed:
+            Node.objects.filter(pk=node.pk).update(**{key: after for key, (_, after) in changed.items()})
+            journal.record(
+                "nodes.changed",
+                now,
+                pool_id=node.pool_id,
+                node_id=node.pk,
+                actor_id=actor_id,
+                names=[node.name],
+                count=1,
+                changed=changed,
+            )
+    node.refresh_from_db()
+    return node
+
+
+def _checked_texts(value: object, field_name: str) -> dict[str, str]:
+    good = isinstance(value, Mapping) and all(
+        isinstance(key, str) and 0 < len(key) <= 120 and isinstance(item, str) and len(item) <= 120
+        for key, item in value.items()
+    )
+    if not good:
+        raise Invalid.at(field_name, "must map texts to texts of at most 120 characters", value=value)
+    return dict(value)  # type: ignore[call-overload]
 
 
 def set_node_state(node: Node, state: str, now: datetime, *, reason: str = "", actor_id: int | None = None) -> None:
@@ -353,6 +401,7 @@ class FoundNode:
     devices: tuple[FoundDevice, ...]
     ready: bool = True
     labels: Mapping[str, str] = field(default_factory=dict)
+    taints: Mapping[str, str] | None = None  # None: the engine knows of none, and those an operator set stay
 
 
 def sync_nodes(pool: Pool, found: Sequence[FoundNode], now: datetime) -> None:
@@ -390,7 +439,7 @@ def _model_of(device: FoundDevice) -> AcceleratorModel:
 
 def _entry(node: FoundNode) -> NodeEntry:
     devices = tuple((_model_of(device), device.memory_mib, device.uuid) for device in node.devices)
-    return NodeEntry(node.name, node.cpu_milli, node.host_memory_mib, devices, node.labels)
+    return NodeEntry(node.name, node.cpu_milli, node.host_memory_mib, devices, node.labels, node.taints or {})
 
 
 def _follow(node: Node, seen: FoundNode, now: datetime) -> bool:
@@ -399,6 +448,7 @@ def _follow(node: Node, seen: FoundNode, now: datetime) -> bool:
         "cpu_milli": max(seen.cpu_milli, node.cpu_allocated_milli),
         "host_memory_mib": max(seen.host_memory_mib, node.host_memory_allocated_mib),
         "labels": dict(seen.labels),
+        "taints": node.taints if seen.taints is None else dict(seen.taints),
     }
     Node.objects.filter(pk=node.pk).update(**offered, last_seen_at=now)
     if not seen.ready:

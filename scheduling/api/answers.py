@@ -14,6 +14,7 @@ from scheduling.core.units import MILLI_PER_DEVICE, gpus_from_milli
 from scheduling.granted import granted_to_groups, template_of, told
 from scheduling.models import Allocation, AllocationDevice, Decision, Job, PriorityClass, TaskGroup
 from scheduling.selectors import job_figures
+from scheduling.services.place_rules import WIDEST_FIRST
 from scheduling.telling import in_units, reason_told
 from tenants.models import Team
 from tenants.policy import visible_team_ids
@@ -55,6 +56,7 @@ class GroupSerializer(serializers.ModelSerializer):
     model = serializers.ListField(source="models_allowed", child=serializers.CharField())
     vendor = serializers.ListField(source="vendors_allowed", child=serializers.CharField())
     node_selector = serializers.DictField(child=serializers.CharField())
+    tolerations = serializers.DictField(child=serializers.CharField())
     command = serializers.ListField(child=serializers.CharField(), allow_null=True)
     granted = serializers.SerializerMethodField(help_text="the different slices that its tasks hold now")
 
@@ -62,7 +64,7 @@ class GroupSerializer(serializers.ModelSerializer):
         model = TaskGroup
         fields = (
             *("name", "tasks", "min_tasks", "devices", "gpus", "gpu_memory_mib", "cpu", "memory_gib", "model"),
-            *("vendor", "node_selector", "min_device_memory_mib", "command", "granted"),
+            *("vendor", "node_selector", "tolerations", "min_device_memory_mib", "command", "granted"),
         )
 
     @extend_schema_field(GrantedSerializer(many=True))
@@ -147,15 +149,28 @@ class JobSerializer(serializers.ModelSerializer):
         return decimal_text(job.figures.milli_seconds / 3_600_000)  # type: ignore[attr-defined]
 
 
+class TopologySerializer(serializers.Serializer):
+    """All tasks in one domain of the level; not required: as close together as they fit."""
+
+    level = serializers.ChoiceField(WIDEST_FIRST)
+    required = serializers.BooleanField()  # type: ignore[assignment]
+
+
 class JobDetailSerializer(JobSerializer):
     """A job with its request. ``environment`` is null for those who may only look: it often holds secrets."""
 
+    topology = TopologySerializer(allow_null=True)
+    apart = serializers.SerializerMethodField(help_text="no two of its tasks share a domain of this level")
     groups = GroupSerializer(source="figures.groups", many=True)
     command = serializers.ListField(child=serializers.CharField())
     environment = serializers.SerializerMethodField()
 
     class Meta(JobSerializer.Meta):
-        fields = (*JobSerializer.Meta.fields, "groups", "command", "image", "environment")
+        fields = (*JobSerializer.Meta.fields, "groups", "topology", "apart", "command", "image", "environment")
+
+    @extend_schema_field({"type": ["string", "null"], "enum": [*WIDEST_FIRST, None]})
+    def get_apart(self, job: Job) -> str | None:
+        return job.apart or None
 
     @extend_schema_field({"type": ["object", "null"], "additionalProperties": {"type": "string"}})
     def get_environment(self, job: Job) -> dict[str, str] | None:

@@ -13,6 +13,7 @@ from events.errors import Invalid
 from inventory.models import AcceleratorModel
 from inventory.selectors import pool_named
 from scheduling.models import Job
+from scheduling.services.place_rules import WIDEST_FIRST
 from scheduling.services.requests import MAX_DEVICES, MAX_MEMORY_MIB, MAX_RETRIES, MAX_TASKS
 from tenants.models import name_key
 from tenants.policy import team_tree
@@ -172,8 +173,19 @@ class AskedSerializer(serializers.Serializer):
     model = Names(required=False, help_text="allowed accelerator models")
     vendor = Names(required=False, help_text=f"allowed vendors: {', '.join(AcceleratorModel.Vendor.values)}")
     node_selector = TextMap(required=False)
+    tolerations = TextMap(required=False, help_text="taints of nodes that it bears; the value * bears any value")
     min_device_memory_mib = Whole(required=False, min_value=0, max_value=MAX_MEMORY_MIB)
     command = Words(required=False)
+
+
+class TopologyRequest(serializers.Serializer):
+    """All tasks of the job, of whatever group, in one domain: nodes whose label of this name has the same value, or one
+    host. A node without the label is in no domain of the level. Not required: the closest level at which it fits."""
+
+    level = serializers.ChoiceField(WIDEST_FIRST)
+    required = Flag(  # type: ignore[assignment]
+        required=False, help_text="true where nothing is said: it waits until one domain has room"
+    )
 
 
 class TaskGroupRequest(AskedSerializer):
@@ -210,6 +222,10 @@ class JobRequest(AskedSerializer):
     preemptible = Flag(required=False)
     time_limit = Duration(required=False)
     retries = Whole(required=False, min_value=0, max_value=MAX_RETRIES)
+    topology = TopologyRequest(required=False, help_text="all tasks close together")
+    apart = serializers.ChoiceField(
+        WIDEST_FIRST, required=False, help_text="no two of its tasks share a domain of this level; host: a node"
+    )
     min_runtime = Duration(required=False)
     duration = Duration(required=False, help_text="what a simulated engine plays")
     exit = serializers.ChoiceField(["succeeded", "failed"], required=False, help_text="how a simulated job ends")

@@ -7,12 +7,13 @@ as they were after ``give_back``.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from scheduling.core.admission import Account, Refusal
 from scheduling.core.charges import Charge
 from scheduling.core.class_caps import ClassCaps
+from scheduling.core.gang_rules import GangRule
 from scheduling.core.model import PendingJob, Policy, PoolState, Request, Snapshot, Start, TaskStart
 from scheduling.core.room import Ask, Room, Want
 from scheduling.core.shares import Standing, standing
@@ -47,14 +48,21 @@ class Candidate:
         """Whether it stands in the queue as a job, not as the growth of one that runs."""
         return self.pool is None and not self.job.growing
 
+    @property
+    def gang_rule(self) -> GangRule | None:
+        """Where its next tasks may be, with what it was given in this cycle."""
+        own = self.ask.rule
+        return own if own is None else own.having([task.placement.node for task in self.tasks])
+
     def offers(self) -> Iterator[tuple[Want, ...]]:
         """What it could be given next, each all or nothing: its least, or one more task of an incomplete group."""
         if self.pool is None and self.ask.least:
             yield self.ask.least
             return
+        rule = self.gang_rule
         for group, left in enumerate(self.extra):
             if left:
-                yield (Want(group, self.ask.groups[group].request, 1),)
+                yield (Want(group, self.ask.groups[group].request, 1, rule),)
 
     def has_offers(self) -> bool:
         return next(self.offers(), None) is not None
@@ -197,10 +205,13 @@ class Cycle:
         self.pools = {pool.id: PoolCycle(pool, self.tree) for pool in sorted(snapshot.pools, key=lambda pool: pool.id)}
         self.started: list[Candidate] = []  # in the order in which they were first given something
         self.candidates: list[Candidate] = []
+        self.dropped: list[Candidate] = []  # of those, the ones that are given nothing whatever happens
         self.waits_for: dict[int, tuple[PoolCycle, list[int]]] = {}  # job → where it waits for which jobs to be gone
         self.futures: Mapping[int, Future] = {}  # by pool, where anything runs
         self.not_freed: dict[int, tuple[int, int, int]] = {}  # job → pool, what it needs, the most that can be freed
+        self.broken: list[int] = []  # jobs that run below their least and cannot be made whole now
         self.caps = ClassCaps(snapshot.pools)
+        self._nodes_of_running: Mapping[int, tuple[int, ...]] | None = None
         self._enter_candidates()
         for pool_cycle in self.pools.values():
             pool_cycle.open_books()
@@ -238,6 +249,14 @@ class Cycle:
                 return over_cap
         return at.account.refusal(candidate.leaf, job.user_id, charge, preemptible=job.preemptible)
 
+    def drop(self, job_ids: Collection[int]) -> None:
+        """These jobs are given nothing in this cycle; they still have their reasons."""
+        gone = set(job_ids)
+        self.dropped += [each for each in self.candidates if each.job.id in gone]
+        self.candidates = [each for each in self.candidates if each.job.id not in gone]
+        for pool_cycle in self.pools.values():
+            pool_cycle.candidates = [each for each in pool_cycle.candidates if each.job.id not in gone]
+
     def give_back(self) -> None:
         """Every fleet is as the cycle found it."""
         for pool_cycle in self.pools.values():
@@ -251,14 +270,25 @@ class Cycle:
         for job in self.snapshot.pending:
             if job.held is not None:
                 continue
-            ask = asks.get(job.groups)
+            rule = None if job.topology is None and job.apart is None else self._gang_rule(job)
+            key = job.groups if rule is None else (job.groups, rule)
+            ask = asks.get(key)
             if ask is None:
-                ask = asks[job.groups] = Ask(job.groups)
+                ask = asks[key] = Ask(job.groups, rule)
             candidate = Candidate(job, ask, self.tree.leaf(job.team_id), self._choices(job))
             self.candidates.append(candidate)
             for rank, pool_cycle in enumerate(candidate.choices):
                 pool_cycle.candidates.append(candidate)
                 pool_cycle.after_another += rank > 0
+
+    def _gang_rule(self, job: PendingJob) -> GangRule:
+        if not job.growing:
+            return GangRule(job.topology, job.apart)
+        if self._nodes_of_running is None:
+            self._nodes_of_running = {
+                each.id: tuple(sorted({task.placement.node for task in each.tasks})) for each in self.snapshot.running
+            }
+        return GangRule(job.topology, job.apart, held=self._nodes_of_running.get(job.id, ()))
 
     def _choices(self, job: PendingJob) -> list[PoolCycle]:
         pool_ids = job.pool_ids[:1] if job.growing else dict.fromkeys(job.pool_ids)

@@ -9,6 +9,7 @@ import heapq
 
 from scheduling.core.cycle import Candidate, Cycle, PoolCycle
 from scheduling.core.explain import Explanations
+from scheduling.core.mend import mend
 from scheduling.core.model import Plan, Policy, Snapshot
 from scheduling.core.order import Walk
 from scheduling.core.queues import Queue, cluster_wide_in_order, entry, oldest_waiting, pools_in_order, queues_of
@@ -25,6 +26,7 @@ def decide(snapshot: Snapshot, policy: Policy | None = None) -> Plan:
     room = RoomToMake(cycle)
     try:
         room.keep_what_was_made()
+        mend(cycle, room)
         _start_cluster_wide(cycle)
         for pool in pools_in_order(cycle):
             _walk(cycle, pool)
@@ -34,6 +36,7 @@ def decide(snapshot: Snapshot, policy: Policy | None = None) -> Plan:
             reasons=Explanations(cycle).by_job(),
             shares={pool_id: pool.standing_now().by_team() for pool_id, pool in cycle.pools.items()},
             evictions=evictions,
+            broken=tuple(sorted(cycle.broken)),
         )
     finally:
         room.close()

@@ -6,7 +6,7 @@ The rules are those that ``reclaim`` tells.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from scheduling.core.admission import Refusal
@@ -15,6 +15,7 @@ from scheduling.core.future import Claim, Future
 from scheduling.core.model import Eviction, TaskStart
 from scheduling.core.past_claims import PastClaims
 from scheduling.core.room import Room, Want
+from scheduling.core.search_areas import Area, search_areas
 from scheduling.core.victims import Rule, Unit, Victims
 
 MOST_NODES = 32
@@ -173,20 +174,35 @@ class Search:
 
     def _search(self, case: _Case, rules: tuple[Rule, ...]) -> tuple[Claim, list[Chosen]] | None:
         """The claim and those who give way to it, or None with everything as before."""
-        nodes = self._nodes(case)
+        wants = case.candidate.ask.least
+        if Room(self._at.pool.fleet).fits(wants):  # only quota is in the way
+            return self._search_in(case, rules, None, wants)
+        areas = search_areas(self._at.pool.fleet, wants)
+        if len(areas) == 1:
+            return self._search_in(case, rules, areas[0].nodes, areas[0].wants)
+        best: tuple[tuple[int, int, int], Area] | None = None
+        for tried, area in enumerate(areas):
+            if best is not None and tried >= MOST_NODES:
+                break
+            found = self._search_in(case, rules, area.nodes, area.wants)
+            if found is None:
+                continue
+            claim, chosen = found
+            cost = (sum(each.unit.whole for each in chosen), sum(each.unit.charge for each in chosen), tried)
+            self._future.forget(claim)
+            self._undo(chosen)
+            if best is None or cost < best[0]:
+                best = (cost, area)
+        return None if best is None else self._search_in(case, rules, best[1].nodes, best[1].wants)
+
+    def _search_in(
+        self, case: _Case, rules: tuple[Rule, ...], nodes: frozenset[int] | None, wants: tuple[Want, ...]
+    ) -> tuple[Claim, list[Chosen]] | None:
+        """As ``_search``, with victims that hold something of these nodes only; None: wherever they are."""
         found = self._in_turn(case, rules, nodes)
         if found is None and nodes is not None and case.gave:
-            found = self._node_by_node(case, rules, nodes)
-        if found is None:
-            return None
-        return self._give_back(case, *found)
-
-    def _nodes(self, case: _Case) -> frozenset[int] | None:
-        """The nodes where room would help; None where there is room and only quota is in the way."""
-        if Room(self._at.pool.fleet).fits(case.candidate.ask.least):
-            return None
-        wants = case.candidate.ask.least
-        return frozenset().union(*(self._at.pool.fleet.possible_nodes(want.request) for want in wants))
+            found = self._node_by_node(case, rules, nodes, wants)
+        return None if found is None else self._give_back(case, *found)
 
     def _in_turn(
         self, case: _Case, rules: tuple[Rule, ...], nodes: frozenset[int] | None
@@ -323,7 +339,7 @@ class Search:
         return numbers
 
     def _node_by_node(
-        self, case: _Case, rules: tuple[Rule, ...], nodes: frozenset[int]
+        self, case: _Case, rules: tuple[Rule, ...], nodes: frozenset[int], wants: tuple[Want, ...]
     ) -> tuple[Claim, list[Chosen]] | None:
         """For each task in turn that does not fit: frees the node where least has to be freed for it.
 
@@ -331,7 +347,7 @@ class Search:
         """
         chosen: list[Chosen] = []
         placed: list[TaskStart] = []
-        for want in _one_by_one(case.candidate.ask.least):
+        for want in _one_by_one(wants, placed):
             tasks = Room(self._at.pool.fleet).take(want)
             if tasks is None:
                 self._free_a_node(case, rules, nodes, want, chosen)
@@ -423,10 +439,12 @@ class _Case:
         self.gave = False  # whether anybody could in the latest search
 
 
-def _one_by_one(wants: tuple[Want, ...]) -> Iterator[tuple[Want, ...]]:
+def _one_by_one(wants: tuple[Want, ...], placed: Sequence[TaskStart]) -> Iterator[tuple[Want, ...]]:
+    """Each task on its own, beside those of the gang that are placed by then."""
     for want in wants:
         for _ in range(want.tasks):
-            yield (Want(want.group, want.request, 1),)
+            rule = None if want.rule is None else want.rule.having([task.placement.node for task in placed])
+            yield (Want(want.group, want.request, 1, rule),)
 
 
 def _evictions(chosen: Iterable[Chosen], pool_id: int, for_job: int) -> Iterator[Eviction]:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from scheduling.core.admission import Refusal
 from scheduling.core.charges import memory_of
 from scheduling.core.cycle import Candidate, Cycle, PoolCycle
+from scheduling.core.explain_rules import rule_numbers, without_any_rule, without_rule
 from scheduling.core.fleet import Headroom
 from scheduling.core.model import PendingJob, Reason, Request
 from scheduling.core.reasons import held_reason, reason
@@ -38,7 +39,7 @@ class Explanations:
             for job in self._cycle.snapshot.pending
             if job.held is not None
         }
-        for candidate in self._cycle.candidates:
+        for candidate in (*self._cycle.candidates, *self._cycle.dropped):
             if candidate.has_offers():
                 reasons[candidate.job.id] = self._waiting(candidate) or self._with_freeable(candidate)
         return dict(sorted(reasons.items()))
@@ -81,7 +82,8 @@ class Explanations:
         caps = (job.max_running_of_class, job.max_milli_of_class)
         rank = None if caps == (None, None) else (job.priority_class, *caps)
         given = None if candidate.pool is None else (candidate.pool.pool.id, tuple(candidate.extra))
-        return (candidate.ask, candidate.leaf, job.pool_ids, job.preemptible, job.growing, user, rank, given)
+        asked = (candidate.ask, candidate.gang_rule)
+        return (asked, candidate.leaf, job.pool_ids, job.preemptible, job.growing, user, rank, given)
 
     def _work_out(self, candidate: Candidate) -> tuple[Reason, ...]:
         wants = next(candidate.offers())
@@ -159,12 +161,18 @@ def _no_room(at: PoolCycle, wants: Wants) -> Reason:
     there = fleet.headroom(request)
     if there.matching_nodes == 0 and request.devices:
         whole_only = {"whole_only": list(names)} if (names := fleet.whole_only(request)) else {}
-        return reason("no_matching_accelerator", _wishes(at, request) | whole_only, pool_id=at.pool.id)
-    fitting = 0 if hopeless else at.room.count_fitting(wants)
+        numbers = _wishes(at, request) | whole_only | _kept_away(there)
+        return reason("no_matching_accelerator", numbers, pool_id=at.pool.id)
+    fitting = 0 if hopeless else at.room.count_fitting(without_any_rule(wants))
+    by_rule = rule_numbers(at.room, wants) if fitting else None
+    if by_rule is not None:
+        numbers = _seen(at, request, there) | by_rule
+        return reason("gang_incomplete", numbers, pool_id=at.pool.id, helps=without_rule(at.room, wants))
     if fitting:
         numbers = _seen(at, request, there) | {"needed": sum(want.tasks for want in wants), "fitting": fitting}
         return reason("gang_incomplete", numbers, pool_id=at.pool.id)
-    numbers = _wishes(at, request) | _seen(at, request, there) | _room_of(request, there) | _rounded(at, request)
+    numbers = _wishes(at, request) | _seen(at, request, there) | _room_of(request, there)
+    numbers |= _kept_away(there) | _rounded(at, request)
     return reason("no_fit", numbers, pool_id=at.pool.id, helps=_smaller_slice(at, wants, there))
 
 
@@ -176,6 +184,13 @@ def _wishes(at: PoolCycle, request: Request) -> dict[str, object]:
         "min_device_memory_mib": request.min_device_memory_mib,
         "node_selector": [list(label) for label in request.node_selector],
     }
+
+
+def _kept_away(there: Headroom) -> dict[str, object]:
+    """Where taints keep the request from nodes that would match: how many, and which."""
+    if not there.tainted_nodes:
+        return {}
+    return {"tainted_nodes": there.tainted_nodes, "taints": [list(taint) for taint in there.taints]}
 
 
 def _seen(at: PoolCycle, request: Request, there: Headroom) -> dict[str, object]:

@@ -21,12 +21,13 @@ among those of which it takes least.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from scheduling.core import placement_headroom
+from scheduling.core.domains import Level, level_of
 from scheduling.core.fragmentation import TypicalShape
 from scheduling.core.lookahead import Demand, Scarce, demand_of_typical, exempt_mask, lookahead_tables, scarce_shapes
 from scheduling.core.model import SCORES, DeviceState, NodeState, Placement, Request, Score
@@ -50,6 +51,12 @@ __all__ = ["Fleet", "Headroom", "PlacedEach", "PlacementRefused", "Short", "Typi
 TREE_BYTES = 64 << 20  # for the scores of all shapes kept at once; the shape not placed for longest makes room
 MOST_SHAPES = 4096
 MEMO_ENTRIES = 1 << 16
+
+
+def tolerates(request: Request, taints: Iterable[tuple[str, str]]) -> bool:
+    """Whether a task of the request may come to a node with all these taints."""
+    borne = request.tolerations
+    return all((key, value) in borne or (key, "*") in borne for key, value in taints)
 
 
 class PlacementRefused(ValueError):
@@ -138,7 +145,10 @@ class Fleet:
         """Note who is where. Raises ValueError where ids or ranks repeat."""
         devices = [device for node in ordered for device in devices_by_index(node)]
         self._node_ids = [node.id for node in ordered]
+        self._names = [node.name for node in ordered]
         self._labels = [frozenset(node.labels) for node in ordered]
+        self._taints = {position: node.taints for position, node in enumerate(ordered) if node.taints}
+        self._levels: dict[str, Level] = {}
         self._device_ids = [device.id for device in devices]
         self._device_indexes = [device.index for device in devices]
         self._position = {node_id: position for position, node_id in enumerate(self._node_ids)}
@@ -157,7 +167,8 @@ class Fleet:
         per_node = 2 * 4 if self.score != "lookahead" else 2 * 4 + 4 + 8
         self._most_slots = max(8, min(MOST_SHAPES, TREE_BYTES // (per_node * base)))
         self._slots: dict[Request, int] = {}  # in order of last use
-        self._labelled: dict[int, np.ndarray] = {}  # by slot, where the shape asks for labels
+        self._labelled: dict[int, np.ndarray] = {}  # by slot, where not every node carries the labels asked for
+        self._borne: dict[int, np.ndarray] = {}  # by slot, where not every node's taints are tolerated
         self._every_node = np.ones(node_count, dtype=np.bool_)
         self._headrooms: tuple[int, dict[Request, Headroom]] = (0, {})
         rule = self.score if self.typical or self.score not in ("fragmentation", "lookahead") else "binpack"
@@ -215,8 +226,14 @@ class Fleet:
 
     def place(self, request: Request) -> Placement | None:
         """Where one task of the request would land best now; None where it fits nowhere. Changes nothing."""
-        slot = self._slot(request)
-        node = self._kernels.place(self._tables, slot)
+        return self._found(request, self._kernels.place(self._tables, self._slot(request)))
+
+    def place_among(self, request: Request, nodes: np.ndarray) -> Placement | None:
+        """As ``place``, but on one of these nodes: positions, int64, ascending."""
+        return self._found(request, self._kernels.place_among(self._tables, self._slot(request), nodes))
+
+    def _found(self, request: Request, node: int) -> Placement | None:
+        """The placement on the node that a kernel chose, as it described it."""
         if node < 0:
             return None
         count = request.devices
@@ -342,6 +359,7 @@ class Fleet:
         else:
             slot = self._slots.pop(next(iter(self._slots)))
             self._labelled.pop(slot, None)
+            self._borne.pop(slot, None)
         needs = needs_of(request, self._classes, self.step_milli)
         self._tables.needs[slot] = np.array(needs, dtype=np.int64).reshape(len(needs), 2)
         alike = computes_differ(needs)
@@ -358,10 +376,19 @@ class Fleet:
         if request.node_selector:
             asked = set(request.node_selector)
             self._labelled[slot] = np.array([asked <= labels for labels in self._labels], dtype=np.bool_)
+        if self._taints:
+            self._borne[slot] = np.ones(len(self._node_ids), dtype=np.bool_)
+            for position, taints in self._taints.items():
+                self._borne[slot][position] = tolerates(request, taints)
         leaves = self._tables.trees[slot, -self._base :]
         leaves[:] = self._k.NEVER
-        leaves[: len(self._node_ids)][self._labelled.get(slot, self._every_node)] = self._k.NO_FIT
+        leaves[: len(self._node_ids)][self._allowed(slot)] = self._k.NO_FIT
         return slot
+
+    def _allowed(self, slot: int) -> np.ndarray:
+        """bool[N]: the nodes that carry the labels the shape asks for, and no taint that it does not tolerate."""
+        labelled = self._labelled.get(slot, self._every_node)
+        return labelled & self._borne[slot] if slot in self._borne else labelled
 
     def _slots_of_run(self, requests: Sequence[Request], begin: int) -> np.ndarray:
         """The slots of as many requests from ``begin`` on as can have theirs at the same time."""
@@ -466,8 +493,17 @@ class Fleet:
             slot = self._slot(request)
             self._kernels.place(self._tables, slot)  # so that the leaves are up to date
             possible = self._tables.trees[slot, -self._base :] != self._k.NEVER
-            known[request] = placement_headroom.headroom(request, self._supply(request, slot), int(possible.sum()))
+            there = placement_headroom.headroom(request, self._supply(request, slot), int(possible.sum()))
+            known[request] = replace(there, **self._tainted(request, slot)) if slot in self._borne else there
         return known[request]
+
+    def _tainted(self, request: Request, slot: int) -> dict[str, Any]:
+        """How many nodes match but for a taint, and the taints that keep the request away, each once."""
+        labelled = self._labelled.get(slot, self._every_node)
+        seen = placement_headroom.supply(self._tables, slot, request, labelled & ~self._borne[slot])
+        nodes = np.flatnonzero(seen.matching).tolist()
+        kept_by = {taint for node in nodes for taint in self._taints[node] if not tolerates(request, (taint,))}
+        return {"tainted_nodes": len(nodes), "taints": tuple(sorted(kept_by))}
 
     def possible_nodes(self, request: Request) -> frozenset[int]:
         """Positions of the nodes in service that could host one task of the request if nothing else ran on them."""
@@ -505,9 +541,28 @@ class Fleet:
         """The most tasks of the request that fit at once now, counted up to ``limit``."""
         return placement_headroom.most_tasks(request, self._supply(request, self._slot(request)), limit)
 
+    def tasks_by_node(self, request: Request, limit: int) -> np.ndarray:
+        """int64[N]: the most tasks of the request that fit on each node at once now, each counted up to ``limit``."""
+        return placement_headroom.tasks_by_node(request, self._supply(request, self._slot(request)), limit)
+
     def _supply(self, request: Request, slot: int) -> placement_headroom.Supply:
-        labelled = self._labelled.get(slot, self._every_node)
-        return placement_headroom.supply(self._tables, slot, request, labelled)
+        return placement_headroom.supply(self._tables, slot, request, self._allowed(slot))
+
+    # ---- topology ----------------------------------------------------------------------------------------------------
+
+    def level(self, level: str) -> Level:
+        """The domains of a level: see ``domains``. ValueError where there is no such level."""
+        if level not in self._levels:
+            self._levels[level] = level_of(level, self._names, self._labels)
+        return self._levels[level]
+
+    def room_by_node(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """int64[N] each: what new tasks could take of every node in service now: milli of its devices, milli-cores,
+        MiB of its memory. 0 on others."""
+        nodes, devices, schedulable = self._tables.nodes, self._tables.devices, self._schedulable()
+        milli = np.zeros(len(self._node_ids), dtype=np.int64)
+        np.add.at(milli, devices[self._k.D_NODE], devices[self._k.D_OPEN])
+        return milli * schedulable, nodes[:, self._k.N_CPU] * schedulable, nodes[:, self._k.N_HOST] * schedulable
 
 
 def _counted_mib(request: Request) -> int | None:

@@ -8,7 +8,7 @@ what is being stopped; ``enter`` leads to the future, where that is gone and eve
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from scheduling.core.charges import memory_of, not_negative
@@ -39,6 +39,12 @@ class Future:
         self._kept: list[Placement] = []
         self._booked: dict[int, int] = {}
         self._gone: dict[int, tuple[RunningJob, RunningTask]] = {}  # by allocation id
+
+    def stop(self, job_ids: Collection[int]) -> None:
+        """In the present: all that these jobs hold is being stopped, from now on."""
+        gone = set(job_ids)
+        self.running = tuple(_stopping(job) if job.id in gone else job for job in self.running)
+        self._leaving = [(job, task) for job in self.running for task in job.tasks if task.releasing]
 
     def place(self, candidate: Candidate) -> Claim | None:
         """Where the candidate's least would be placed now; taken and booked, or None with nothing changed."""
@@ -230,6 +236,10 @@ class Future:
         self._kept.clear()
         self.at.account.set_aside({position: -charge for position, charge in self._booked.items()})
         self._booked = {}
+
+
+def _stopping(job: RunningJob) -> RunningJob:
+    return replace(job, tasks=tuple(replace(task, releasing=True) for task in job.tasks))
 
 
 class _Holding:

@@ -39,6 +39,7 @@ class Request:
     min_device_memory_mib: int = 0
     node_selector: tuple[tuple[str, str], ...] = ()  # labels that the node must carry, sorted
     team_id: int = 0  # set only in pools that forbid two teams on one device, where it is part of the shape
+    tolerations: tuple[tuple[str, str], ...] = ()  # taints that it bears, sorted; the value * bears any value
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,7 @@ class NodeState:
     cpu_used: int = 0
     host_memory_used: int = 0
     labels: tuple[tuple[str, str], ...] = ()
+    taints: tuple[tuple[str, str], ...] = ()  # only tasks that tolerate all of them are placed here
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,8 @@ class Team:
 class Topology:
     """A gang stays inside one domain: nodes whose label ``level`` has the same value (``host``: one node).
 
-    ``required``: it waits until it can. Otherwise it is kept as close together as it fits whole.
+    ``required``: it waits until it can. Otherwise it is kept as close together as it fits whole, whatever the level
+    that it names: on one host, else in one rack, block or zone, else anywhere; and it never waits because of that.
     """
 
     level: str
@@ -324,9 +327,14 @@ class Eviction:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a cycle decided, in order. Every pending job is in ``starts`` or has a reason; both if it may grow on."""
+    """What a cycle decided, in order. Every pending job is in ``starts`` or has a reason; both if it may grow on.
+
+    ``broken``: jobs that run with fewer tasks than their least, because a node was lost, and for which no replacement
+    was found now. They go back to the queue as a whole: a gang holds nothing while it waits.
+    """
 
     starts: tuple[Start, ...]
     reasons: Mapping[int, tuple[Reason, ...]]  # by job id
     shares: Mapping[int, Mapping[int, Share]]  # pool id → team id → share, with the starts carried out
     evictions: tuple[Eviction, ...] = ()
+    broken: tuple[int, ...] = ()  # job ids, ascending

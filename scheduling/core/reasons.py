@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from scheduling.core.model import Reason
+from scheduling.core.reasons_of_place import also_kept_away, kept_away_sentence, place_sentence
 from scheduling.core.units import MILLI_PER_DEVICE, format_gpus
 
 Unit = Literal["gpu", "cpu"]
@@ -140,10 +141,12 @@ def _over_share(n: Numbers, unit: Unit) -> str:
 
 
 def _no_fit(n: Numbers, unit: Unit) -> str:
-    return _why_no_room(n, unit) + _out_of_service(n)
+    return _why_no_room(n, unit) + _out_of_service(n) + also_kept_away(n)
 
 
 def _why_no_room(n: Numbers, unit: Unit) -> str:
+    if n["matching_nodes"] == 0 and "taints" in n:
+        return kept_away_sentence(n)
     if n["matching_nodes"] == 0:
         return f"no node of {n['pool']} carries {_labels(n)}"
     if n["possible_nodes"] == 0:
@@ -229,6 +232,8 @@ _SHORT: Mapping[str, Callable[[Numbers, Unit], str]] = {
 
 
 def _gang_incomplete(n: Numbers, unit: Unit) -> str:
+    if "level" in n:
+        return f"{place_sentence(n)}{_out_of_service(n)}"
     free = _are_free(n["free"], "gpu" if n["devices"] else "cpu")
     if n["needed"] == 1:
         return f"one more task has no room: {free}{_out_of_service(n)}"
@@ -238,6 +243,8 @@ def _gang_incomplete(n: Numbers, unit: Unit) -> str:
 def _no_matching_accelerator(n: Numbers, unit: Unit) -> str:
     if n.get("whole_only"):
         return f"no accelerator in {n['pool']} can be cut as asked: {_list(n['whole_only'])} is given whole only"
+    if "taints" in n:
+        return kept_away_sentence(n)
     wishes = []
     if n["models"]:
         wishes.append(f"model {' or '.join(n['models'])}")

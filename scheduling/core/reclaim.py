@@ -13,7 +13,7 @@ pool remembers the past, ``past_claims`` tells how that holds too.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from scheduling.core.cycle import Candidate, Cycle, PoolCycle
 from scheduling.core.eviction_search import Search
@@ -65,6 +65,11 @@ class RoomToMake:
         future.claims.append(claim)
         claim.candidate.claims = at
         self._cycle.caps.take(claim.candidate.job, at.pool, claim.charge, starts=True)
+
+    def stop(self, job_ids: Collection[int]) -> None:
+        """All that these jobs hold is being stopped from now on."""
+        for future in self._futures.values():
+            future.stop(job_ids)
 
     def make(self) -> tuple[Eviction, ...]:
         """Who gives way to whom, in the order in which it was found out; the present is as it was before."""

@@ -22,6 +22,7 @@ from scheduling.core.decide import decide
 from scheduling.models import Allocation, AllocationDevice, Decision, Job, Task
 from scheduling.services import lease as leases
 from scheduling.services.evict import evict, made_room_at
+from scheduling.services.mend import send_back
 from scheduling.services.past_use import store
 from scheduling.services.picture import Picture
 from scheduling.states import JOB_ACTIVE
@@ -33,7 +34,8 @@ MOST_FIGURES = 500  # rows whose reasons differ in figures only, refreshed by on
 
 @dataclass(frozen=True, slots=True)
 class CycleResult:
-    """What a cycle did. ``started`` and ``evicted`` count jobs, ``considered`` the waiting ones it looked at.
+    """What a cycle did. ``started``, ``evicted`` and ``sent_back`` (gangs that lost a member which cannot be replaced)
+    count jobs, ``considered`` the waiting ones it looked at.
     ``renewed``: whether it committed anything, which also renews the lease."""
 
     started: int = 0
@@ -44,6 +46,7 @@ class CycleResult:
     plan: core.Plan | None = None
     renewed: bool = False
     evicted: int = 0
+    sent_back: int = 0
 
 
 @dataclass
@@ -120,26 +123,28 @@ class Scheduler:
             self.picture.outdate()
             refused = len(plan.starts) + len(plan.evictions)
             return CycleResult(conflicts=refused, considered=len(snapshot.pending))
-        started, evicted, conflicts = committed or (0, 0, 0)
+        started, evicted, conflicts, back = committed or (0, 0, 0, 0)
         self.last_plan = plan
         store(self.picture.memories.values(), now)
         if conflicts:
             self.picture.outdate()
         seconds = time.perf_counter() - begun
         renewed = committed is not None
-        return CycleResult(started, len(snapshot.pending), conflicts, seconds, deciding, plan, renewed, evicted)
+        return CycleResult(started, len(snapshot.pending), conflicts, seconds, deciding, plan, renewed, evicted, back)
 
-    def _commit(self, plan: core.Plan, now: datetime, begun: float) -> tuple[int, int, int] | None:
-        """How many starts and evictions were kept, and how many left out; None where there was nothing to commit."""
+    def _commit(self, plan: core.Plan, now: datetime, begun: float) -> tuple[int, int, int, int] | None:
+        """How many starts and evictions were kept, how many left out, and how many broken gangs were sent back; None
+        where there was nothing to commit."""
         assert self.lease is not None
         reasons = self._reasons_to_tell(plan, now)
-        if not plan.starts and not plan.evictions and not reasons:
+        if not plan.starts and not plan.evictions and not reasons and not plan.broken:
             return None
         with unit_of_work() as journal:
             cycle = leases.renew(self.lease, now, cycle_ms=int((time.perf_counter() - begun) * 1000))
-            _lock_jobs({*(start.job_id for start in plan.starts), *reasons, *_jobs_of(plan.evictions)})
+            _lock_jobs({*(start.job_id for start in plan.starts), *reasons, *_jobs_of(plan.evictions), *plan.broken})
             good = _still_good(plan.starts, self.picture)
             bound = _bind(good, self.picture, cycle, now, journal)
+            back = send_back(plan.broken, cycle, now, journal)
             changed = {job_id for job_id, found in reasons.items() if self._codes_differ(job_id, found)}
             gone = evict(plan.evictions, self.picture.job_teams(plan.evictions), cycle, now, journal)
             _tell(reasons, changed, self.picture, now, journal)
@@ -150,7 +155,7 @@ class Scheduler:
         for job_id, found in reasons.items():
             self._told[job_id] = (now, found)
         left_out = len(plan.starts) - len(good) + len(plan.evictions) - len(gone)
-        return len(good), len(gone), left_out
+        return len(good), len(gone), left_out, back
 
     def _codes_differ(self, job_id: int, found: tuple[core.Reason, ...]) -> bool:
         told = self._told.get(job_id)

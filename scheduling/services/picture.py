@@ -40,6 +40,7 @@ from scheduling.services.picture_rows import (
     runner_of,
     wanting,
 )
+from scheduling.services.place_rules import topology_of
 from scheduling.states import JOB_ACTIVE, JOB_ENDED
 from tenants.models import Team
 
@@ -80,6 +81,7 @@ JOB_EVENTS = (
     "job.requeued",
     "job.changed",
     "job.shrunk",
+    "job.lost_tasks",
 )
 
 
@@ -381,6 +383,8 @@ class Picture:
             growing=growing,
             room_made_at=None if job.room_made_at is None or growing else microseconds(job.room_made_at),
             min_runtime=None if job.min_runtime_s is None else job.min_runtime_s * 1_000_000,
+            topology=topology_of(job.topology),
+            apart=job.apart or None,
         )
 
     def relearn(self) -> None:

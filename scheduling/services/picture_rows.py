@@ -162,6 +162,7 @@ def request_of(group: TaskGroup, team_id: int = 0) -> core.Request:
         min_device_memory_mib=group.min_device_memory_mib,
         node_selector=tuple(sorted(group.node_selector.items())),
         team_id=team_id,
+        tolerations=tuple(sorted(group.tolerations.items())),
     )
 
 
@@ -193,6 +194,7 @@ def node_states(pool: Pool) -> tuple[list[core.NodeState], dict[int, tuple[int, 
             devices=tuple(by_node[node.pk]),
             schedulable=node.state == Node.State.READY,
             labels=tuple(sorted((str(key), str(value)) for key, value in node.labels.items())),
+            taints=tuple(sorted((str(key), str(value)) for key, value in node.taints.items())),
         )
         for node in Node.objects.filter(pool=pool).order_by("rank")
     ]

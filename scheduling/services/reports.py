@@ -20,6 +20,7 @@ from scheduling.engines.base import Report
 from scheduling.models import Allocation, AllocationDevice, Job, Task
 from scheduling.services.budget_holds import hold_of_budgets
 from scheduling.services.cycle import change_accounts
+from scheduling.services.mend import missing_tasks
 from scheduling.states import ALLOCATION_MOVES, JOB_MOVES, check_move
 
 # Ends that are the platform's doing, not the job's: it goes back to the queue and no retry is used up.
@@ -176,7 +177,7 @@ class _Recording:
 
     def _task_state(self, allocation: Allocation, report: Report) -> str:
         job = self.jobs[allocation.job_id]
-        if report.exit_code != 0 and _gave_way(allocation, job):
+        if report.exit_code != 0 and (_gave_way(allocation, job) or _lost_with_its_node(report, job)):
             return Task.State.PENDING
         if report.exit_code == 0 and job.ending in (Job.Ending.NONE, Job.Ending.SUCCEEDED):
             return Task.State.SUCCEEDED
@@ -196,7 +197,12 @@ class _Recording:
             gave_way = [allocation for allocation, _ in ended if _gave_way(allocation, job)]
             if gave_way:
                 self._record(job, "job.shrunk", state=job.state, tasks=len(gave_way))
-            self._judge(job, [each for each in ended if each[0] not in gave_way or each[1].exit_code == 0])
+            ended = [each for each in ended if each[0] not in gave_way or each[1].exit_code == 0]
+            lost = [each for each in ended if _lost_with_its_node(each[1], job)] if self.live[job.pk] else []
+            if lost:
+                # The next cycle replaces them, or sends the whole gang back to the queue: see scheduling.core.mend.
+                self._record(job, "job.lost_tasks", state=job.state, tasks=len(lost))
+            self._judge(job, [each for each in ended if each not in lost])
         if self.live[job.pk]:
             self._note_running(job)
         elif job.ending != Job.Ending.NONE:
@@ -226,6 +232,8 @@ class _Recording:
             job.exit_code = bad.exit_code
             reason = bad.reason or f"exit_{bad.exit_code}"
             self._set_ending(job, Job.Ending.REQUEUE if retry else Job.Ending.FAILED, reason, retry=retry)
+        elif ended and not self.live[job.pk] and job.tasks_wanted > 1 and missing_tasks(job.pk):
+            self._set_ending(job, Job.Ending.REQUEUE, "node_lost")  # the others ended before one could be replaced
         elif ended and not self.live[job.pk]:
             job.exit_code = 0
             self._set_ending(job, Job.Ending.SUCCEEDED, "all_tasks_ended")
@@ -308,6 +316,11 @@ class _Recording:
 def _gave_way(allocation: Allocation, job: Job) -> bool:
     """Whether it was stopped so that another job has room, while its own job goes on without it."""
     return allocation.stop_requested_at is not None and job.ending == Job.Ending.NONE
+
+
+def _lost_with_its_node(report: Report, job: Job) -> bool:
+    """Whether the task did not end by itself or its job's will, but with the node under it."""
+    return report.reason == "node_lost" and job.ending == Job.Ending.NONE
 
 
 def _waiver(allocation: Allocation) -> str:

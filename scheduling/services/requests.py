@@ -15,6 +15,7 @@ from typing import Any
 
 from events.errors import Fault, Invalid
 from inventory.models import AcceleratorModel, Pool
+from scheduling.core.model import Topology
 from scheduling.core.units import (
     MILLI_PER_DEVICE,
     QuantityError,
@@ -26,6 +27,7 @@ from scheduling.core.units import (
 )
 from scheduling.granted import cut_by_templates_alone
 from scheduling.models import Job
+from scheduling.services.place_rules import place_rules
 from tenants.services import checked_name
 
 MAX_DEVICES = 256  # of one node
@@ -50,6 +52,7 @@ GROUP_FIELDS = (
     "model",
     "vendor",
     "node_selector",
+    "tolerations",
     "min_device_memory_mib",
     "command",
 )
@@ -69,11 +72,13 @@ JOB_FIELDS = (
     "time_limit",
     "retries",
     "min_runtime",
+    "topology",
+    "apart",
     "duration",
     "exit",
 )
 # Known to scenario files and the design, not to this scheduler yet: refused by name rather than ignored.
-NOT_YET = ("topology", "after")
+NOT_YET = ("after",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +98,7 @@ class GroupSpec:
     node_selector: Mapping[str, str]
     min_device_memory_mib: int
     command: tuple[str, ...] | None
+    tolerations: Mapping[str, str] = field(default_factory=dict)
 
     def milli(self, step: int) -> int:
         """Milli-GPU of all its tasks; a slice named by memory alone counts at the smallest step."""
@@ -119,6 +125,8 @@ class JobSpec:
     min_runtime_s: int | None
     duration_ms: int | None
     exit_code: int
+    topology: Topology | None = None
+    apart: str | None = None
 
     @property
     def milli(self) -> int:
@@ -350,6 +358,7 @@ def _group(reading: Reading, pools: Sequence[Pool], default_name: str, *, named:
         node_selector=reading.take("node_selector", text_map, {}),
         min_device_memory_mib=reading.take("min_device_memory_mib", whole(0, MAX_MEMORY_MIB), 0),
         command=reading.take("command", command_words) if named else None,
+        tolerations=reading.take("tolerations", text_map, {}),
     )
 
 
@@ -454,6 +463,7 @@ def read_job(payload: Any, pools: Mapping[str, Pool], *, where: str = "") -> Job
         min_runtime_s=reading.take("min_runtime", any_duration()),
         duration_ms=reading.take("duration", any_duration(1000)),
         exit_code=0 if reading.choice("exit", ("succeeded", "failed"), "succeeded") == "succeeded" else 1,
+        **place_rules(reading, sum(group.min_count for group in groups)),
     )
     faults = top.faults + reading.faults
     if faults:

@@ -17,6 +17,7 @@ from inventory.models import Pool
 from scheduling import ports
 from scheduling.models import Job, PriorityClass, SubmissionKey, Task, TaskGroup
 from scheduling.services import budget_holds
+from scheduling.services.place_rules import stored_topology
 from scheduling.services.priorities import priority_fault
 from scheduling.services.requests import JobSpec, read_job
 from tenants.models import Team, User
@@ -136,6 +137,8 @@ def submit(user: User, specs: Sequence[JobSpec], now: datetime, journal: Journal
             time_limit_s=spec.time_limit_s,
             retries=spec.retries,
             min_runtime_s=spec.min_runtime_s,
+            topology=stored_topology(spec.topology),
+            apart=spec.apart or "",
             simulated_duration_ms=spec.duration_ms,
             simulated_exit_code=spec.exit_code,
             submitted_at=now,
@@ -162,6 +165,7 @@ def submit(user: User, specs: Sequence[JobSpec], now: datetime, journal: Journal
             vendors_allowed=list(group.vendors),
             min_device_memory_mib=group.min_device_memory_mib,
             node_selector=dict(group.node_selector),
+            tolerations=dict(group.tolerations),
             command=None if group.command is None else list(group.command),
         )
         for job, spec in zip(jobs, specs, strict=True)

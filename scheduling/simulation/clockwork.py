@@ -44,7 +44,8 @@ class Clockwork:
                 self.cycles += 1
                 self.deciding_s += result.deciding_s
                 self.decisions += result.considered
-            if not changed and not result.started and not result.evicted and not result.conflicts:
+            moved = result.started or result.evicted or result.conflicts or result.sent_back
+            if not changed and not moved:
                 return plan
         raise Unsettled(f"still changing at {self.now.isoformat()} after {rounds} rounds")
 

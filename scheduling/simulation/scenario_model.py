@@ -24,6 +24,7 @@ class NodeSpec:
     cpu_milli: int
     host_memory_mib: int
     labels: Mapping[str, str]
+    taints: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)

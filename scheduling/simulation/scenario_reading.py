@@ -1,8 +1,9 @@
 """A scenario file as a ``Scenario``, or a ScenarioError that names the line, the field and what is allowed there.
 
-Beyond the fields that every scenario has, these are read: ``vendor`` of a node; ``pool`` and ``from`` of a rate;
-``valid_from``, ``valid_until``, ``override`` of a quota, ``remove: true`` of a quota step; ``rename``, ``state`` of a
-pool step; ``priority_class: {name, value}`` as a step; a ``team`` step that names a new team creates it;
+Beyond the fields that every scenario has, these are read: ``vendor`` and ``taints`` of a node; ``tolerations`` and
+``apart`` of a submission; ``pool`` and ``from`` of a rate; ``valid_from``, ``valid_until``, ``override`` of a quota,
+``remove: true`` of a quota step; ``rename``, ``state`` of a pool step; ``priority_class: {name, value}`` as a step; a
+``team`` step that names a new team creates it;
 ``pool/node`` where two pools have a node of the same name; a name that was submitted with ``repeat`` stands for all of
 its jobs; ``pool`` in what is expected of a team counts that pool alone; ``cost`` of a job.
 
@@ -81,6 +82,7 @@ NODE = {
     "cpu": may(values.scaled(1000)),
     "host_memory_gib": may(values.scaled(1024)),
     "labels": may(values.text_map),
+    "taints": may(values.text_map),
 }
 POOL_OPTIONS = {"half_life": unset(values.duration), "grace": may(values.duration), "min_runtime": may(values.duration)}
 
@@ -123,13 +125,13 @@ SUBMIT = {
     "team": need(text),
     "user": may(text),
     "repeat": may(whole(1, MOST_REPEATS)),
-    "topology": may(not_built),
     "after": may(not_built),
     **{
         name: may(as_given)
         for name in (
             "pool pools gpus devices gpu_memory_mib cpu memory_gib tasks min_tasks model vendor node_selector groups "
-            "priority preemptible duration time_limit exit kind retries min_runtime min_device_memory_mib"
+            "priority preemptible duration time_limit exit kind retries min_runtime min_device_memory_mib "
+            "topology apart tolerations"
         ).split()
     },
 }
@@ -298,6 +300,7 @@ def _nodes(section: Section, line: int, where: str, models: dict[str, ModelSpec]
             cpu_milli=given.get("cpu", 64_000),
             host_memory_mib=given.get("host_memory_gib", 512 * 1024),
             labels=given.get("labels", {}),
+            taints=given.get("taints", {}),
         )
         for name in names
     ]
@@ -397,11 +400,6 @@ def _check_action(kind: str, given: Mapping[str, Any], section: Section, where: 
     money.check_action(kind, given, refuse)
     if kind == "submit" and given.get("kind") == "service" and "duration" in given:
         refuse(f"starting the tasks of a service again when they end {values.NOT_BUILT}", "duration")
-    if kind == "submit":
-        for position, group in enumerate(given.get("groups") or []):
-            if isinstance(group, Section) and "topology" in group:
-                field = f"{where}.groups[{position}].topology"
-                raise ScenarioError(values.NOT_BUILT, line=group.lines["topology"], field=field)
 
 
 def _checks(section: Any, line: int, where: str, start: datetime, top: Section) -> list[Check]:

@@ -202,7 +202,7 @@ def _add_nodes(world: World, pool: PoolSpec) -> None:
 
 def _entry(world: World, spec: NodeSpec) -> NodeEntry:
     devices = tuple((world.models[spec.model], spec.memory_mib, "") for _ in range(spec.accelerators))
-    return NodeEntry(spec.name, spec.cpu_milli, spec.host_memory_mib, devices, spec.labels)
+    return NodeEntry(spec.name, spec.cpu_milli, spec.host_memory_mib, devices, spec.labels, spec.taints)
 
 
 def _parents_first(teams: tuple[Entry, ...]) -> list[Entry]:

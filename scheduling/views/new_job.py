@@ -22,7 +22,7 @@ from inventory.selectors import pool_totals
 from scheduling import ports
 from scheduling.core.units import MILLI_PER_DEVICE
 from scheduling.granted import Granted, device_kinds, offers
-from scheduling.job_form import FIELDS, as_curl, payload_of, values_from, values_of
+from scheduling.job_form import FIELDS, IF_POSSIBLE, as_curl, payload_of, values_from, values_of
 from scheduling.job_templates import BY_KEY, TEMPLATES
 from scheduling.models import Job, PriorityClass
 from scheduling.selectors import team_shares, visible_job
@@ -85,7 +85,7 @@ def by_field(faults: Any) -> Faults:
     """What is wrong, at the field of the form that it is about; what is about none of them comes under ``""``."""
     found: Faults = defaultdict(list)
     for fault in faults:
-        name = fault.field if fault.field in FIELDS else ""
+        name = fault.field if fault.field in FIELDS else "together" if fault.field.startswith("topology") else ""
         allowed = [str(value) for value in fault.allowed or ()][:8]
         message = fault.message if name else f"{fault.field}: {fault.message}"
         found[name].append({"message": message, "allowed": allowed})
@@ -133,12 +133,19 @@ def _form(
         "classes": [(each.name, each.name) for each in PriorityClass.objects.order_by("-value", "name")],
         "models": [(model.name, model.name) for model in present],
         "vendors": [(key, vendors[key]) for key in sorted({model.vendor for model in present})],
+        "levels": _level_names(),
+        "together": [*_level_names(), ("host" + IF_POSSIBLE, _("as close as possible"))],
         "templates": TEMPLATES,
         "template": request.GET.get("template") or ("" if request.GET.get("clone") else TEMPLATES[0].key),
         "simulated": [pool.name for pool in pools if pool.engine.kind == "simulated"],
         "form_key": uuid.uuid4().hex,
     }
     return show(request, "scheduling/new_job.html", context, status=status)
+
+
+def _level_names() -> list[tuple[str, str]]:
+    """Levels of topology for people, the closest first."""
+    return [("host", _("node")), ("rack", _("rack")), ("block", _("block")), ("zone", _("zone"))]
 
 
 def _usual_team(user: User, teams: list[Team]) -> str:

@@ -73,6 +73,22 @@ def test_cordon_and_uncordon_are_told(operator, world):
         assert (event.data["after"], event.actor_id) == (state, world.users["root"].pk)
 
 
+def test_labels_and_taints_of_a_node_are_edited_and_nothing_else_of_it(operator, world):
+    node = Node.objects.first()
+    form = {"labels": '{"rack": "r1"}', "taints": '{"dedicated": "nlp"}', "cpu_milli": "1", "state": "down"}
+    operator.post(address(Node, "change", node.pk), form)
+    before = (node.cpu_milli, node.state)
+    node.refresh_from_db()
+    assert (node.labels, node.taints) == ({"rack": "r1"}, {"dedicated": "nlp"})
+    assert (node.cpu_milli, node.state) == before
+    event = Event.objects.filter(kind="nodes.changed").last()
+    assert (event.data["names"], event.actor_id) == ([node.name], world.users["root"].pk)
+    answer = operator.post(address(Node, "change", node.pk), {"labels": "{}", "taints": '{"dedicated": 1}'})
+    assert "must map texts to texts" in answer.content.decode()
+    node.refresh_from_db()
+    assert node.labels == {"rack": "r1"}
+
+
 def test_jobs_are_held_released_and_cancelled(operator, busy):
     waiting = Job.objects.get(name="waits")
     for action, hold, state in (

@@ -139,7 +139,8 @@ class World:
     def job(
         self, name, team, gpus=1, *, tasks=1, min_tasks=None, groups=None, at=None, pool=None, pools=None,
         user=ALICE, placed=0, priority=500, cluster_wide=False, preemptible=True, held=None, held_numbers=None,
-        max_running_of_class=None, priority_class="normal", growing=False, room_made_at=None, **asks,
+        max_running_of_class=None, priority_class="normal", growing=False, room_made_at=None,
+        topology=None, apart=None, **asks,
     ):  # fmt: skip
         number = len(self.jobs) + 1
         if groups is None:
@@ -161,6 +162,8 @@ class World:
             priority_class=priority_class,
             growing=growing,
             room_made_at=room_made_at,
+            topology=topology,
+            apart=apart,
         )
         return self
 

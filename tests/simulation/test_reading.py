@@ -74,7 +74,7 @@ FAULTS = [
         "title: t\npools:\n  - {name: x, nodes: [{name: n, taints: []}]}\n",
         3,
         "pools[0].nodes[0].taints",
-        "no such field",
+        "must map texts to texts",
     ),
     (HEAD + "quotas: [{team: b}]\n", 5, "quotas[0].team", "there is no b"),
     (HEAD + "quotas: [{team: a, pool: y}]\n", 5, "quotas[0].pool", "there is no y"),
@@ -115,7 +115,7 @@ FAULTS = [
     (HEAD + STEP % "quota: {team: a, remove: true, limit: 1}", 6, "steps[0].quota.remove", "no other values"),
     (HEAD + STEP % "rate: {per_gpu_hour: 1}", 6, "steps[0].rate", "model or pool"),
     (HEAD + STEP % "restart: scheduler, refused: false", 6, "steps[0].refused", "must be true"),
-    (HEAD + STEP % (SUBMIT % "topology: {level: rack}"), 6, "steps[0].submit.topology", "not supported yet"),
+    (HEAD + STEP % (SUBMIT % "topology: {level: row}"), 6, "submit.topology.level", "not one of"),
     (HEAD + STEP % (SUBMIT % "after: [x]"), 6, "steps[0].submit.after", "not supported yet"),
     (HEAD + STEP % (SUBMIT % "kind: service, duration: 1h"), 6, "steps[0].submit.duration", "not supported yet"),
     (HEAD + STEP % (SUBMIT % "colour: red"), 6, "steps[0].submit.colour", "no such field"),
@@ -146,10 +146,7 @@ def test_a_fault_is_told_by_its_place(tmp_path, text, line, field, message):
 
 
 def test_a_fault_over_several_lines_is_told_by_its_own(tmp_path):
-    text = (
-        HEAD
-        + "steps:\n  - at: 0s\n    submit:\n      job: j\n      team: a\n      gpus: 1\n      topology: {level: rack}\n"
-    )
+    text = HEAD + "steps:\n  - at: 0s\n    submit:\n      job: j\n      team: a\n      gpus: 1\n      colour: red\n"
     with pytest.raises(ScenarioError) as refused:
         read_scenario(scenario(tmp_path, text))
     assert refused.value.line == 11

@@ -279,6 +279,33 @@ def test_the_form_submits_what_the_api_would(world: Any, sign_in: Any) -> None:
     assert job.groups.get().host_memory_mib == 1536
 
 
+@pytest.mark.parametrize(
+    ("together", "topology", "shown"),
+    [
+        ("rack", {"level": "rack", "required": True}, "in one rack"),
+        ("host-if-possible", {"level": "host", "required": False}, "if possible"),
+        ("", None, ""),
+    ],
+)
+def test_the_form_asks_for_tasks_together_and_apart(world: Any, sign_in: Any, together: str, topology: Any, shown: str):
+    client = sign_in("bob")
+    client.post("/jobs/new/", {**FORM, "together": together, "apart": "host"})
+    job = Job.objects.get()
+    assert (job.topology, job.apart) == (topology, "host")
+    text = client.get(reverse("job", args=[job.pk])).content.decode()
+    assert shown in text
+    assert "each task on a node of its own" in text
+    again = client.get(f"/jobs/new/?clone={job.pk}").context["values"]
+    assert (again["together"], again["apart"]) == (together, "host")
+
+
+def test_a_form_whose_tasks_have_no_place_is_told_at_its_field(world: Any, sign_in: Any) -> None:
+    answer = sign_in("bob").post("/jobs/new/", {**FORM, "tasks": "2", "together": "rack", "apart": "zone"})
+    assert answer.status_code == 422
+    assert "leaves no place for 2 tasks" in answer.content.decode()
+    assert Job.objects.count() == 0
+
+
 def test_a_form_that_is_sent_twice_submits_once(world: Any, sign_in: Any) -> None:
     client = sign_in("bob")
     first, again = (client.post("/jobs/new/", {**FORM, "form_key": "k1"}) for _ in range(2))
