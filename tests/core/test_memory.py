@@ -141,7 +141,7 @@ def test_sums_do_not_depend_on_how_they_were_come_by(rows, half_life, shuffled):
     """Kept and added to in order; made anew in any order; stored in the middle, forgotten and restored: the same."""
 
     def enter(memory, chosen):
-        held = {}
+        held: dict[int, int] = {}
         for team, milli, ago, lasted in chosen:
             memory.begin(team, milli, NOW - ago)
             if lasted < ago:
@@ -176,7 +176,9 @@ def _only(half_life, rows, enter):
 @settings(max_examples=200, deadline=None)
 @given(spans)
 def test_agrees_with_the_integral(rows):
-    memory, held, want = Memory(HOUR), {}, {}
+    memory = Memory(HOUR)
+    held: dict[int, int] = {}
+    want: dict[int, float] = {}
     for team, milli, ago, lasted in rows:
         memory.begin(team, milli, NOW - ago)
         until = max(0, ago - lasted)

@@ -58,7 +58,7 @@ class World:
         self.pending[job_id] = PendingJob(job_id, team, 1, (1,), (group,), job_id)
 
     def held(self):
-        held = {}
+        held: dict[int, int] = {}
         for job in self.running.values():
             held[job.team_id] = held.get(job.team_id, 0) + 1000 * self.size[job.id]
         return held

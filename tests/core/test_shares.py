@@ -1,5 +1,7 @@
 """Deserved shares worked out by hand, in whole GPUs where nothing else is said."""
 
+from typing import Any
+
 import pytest
 
 from scheduling.core.model import Quota, Team
@@ -406,7 +408,7 @@ PASTS = {
 }
 
 
-ALL = {**WORLDS, **EDGES, **PASTS}
+ALL: dict[str, Any] = {**WORLDS, **EDGES, **PASTS}
 
 
 @pytest.mark.parametrize("name", ALL)
