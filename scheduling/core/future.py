@@ -40,9 +40,10 @@ class Future:
         self._booked: dict[int, int] = {}
         self._gone: dict[int, tuple[RunningJob, RunningTask]] = {}  # by allocation id
 
-    def place(self, candidate: Candidate) -> Claim | None:
-        """Where the candidate's least would be placed now; taken and booked, or None with nothing changed."""
-        at, wants = self.at, candidate.ask.least
+    def place(self, candidate: Candidate, wants: tuple[Want, ...] | None = None) -> Claim | None:
+        """Where the candidate's least (or ``wants``, the same on some models only) would be placed now; taken and
+        booked, or None with nothing changed."""
+        at, wants = self.at, candidate.ask.least if wants is None else wants
         tasks = Room(at.pool.fleet).take(wants)
         if tasks is None:
             return None
