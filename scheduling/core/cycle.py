@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from scheduling.core.admission import Account, Refusal
-from scheduling.core.charges import Charge
+from scheduling.core.charges import Charge, memory_of
 from scheduling.core.class_caps import ClassCaps
 from scheduling.core.gang_rules import GangRule
 from scheduling.core.model import PendingJob, Policy, PoolState, Request, Snapshot, Start, TaskStart
@@ -85,6 +86,7 @@ class PoolCycle:
         gpu = pool.unit == "gpu"
         self.counts_memory = gpu and any(each.memory_limit_mib is not None for each in pool.quotas.values())
         self._each: dict[Request, int] = {}
+        self._frugal: dict[Request, Request] = {}
         self._varies: dict[Request, bool] = {}  # whether what a request counts is known only where it lands
         self._least: dict[Ask, int] = {}
         self._whole: dict[Ask, int] = {}
@@ -155,6 +157,26 @@ class PoolCycle:
         self.room.undo(tasks)
         return self.charge_of_tasks(tasks)
 
+    def frugal(self, wants: tuple[Want, ...]) -> tuple[Want, ...]:
+        """``wants`` on those of the models they allow where each counts least."""
+        return tuple(want._replace(request=self._frugal_request(want.request)) for want in wants)
+
+    def _frugal_request(self, request: Request) -> Request:
+        if not self._depends_on_place(request):
+            return request
+        known = self._frugal.get(request)
+        if known is None:
+            known = self._frugal[request] = replace(request, models=self.pool.fleet.cheapest_models(request))
+        return known
+
+    def least_where_it_lands(self, wants: tuple[Want, ...]) -> int | None:
+        """The least that ``wants`` would count if they were placed now, None where they do not fit. Takes nothing."""
+        found = [self.charge_where_it_lands(wants)]
+        if self.depends_on_place(wants):
+            found.append(self.charge_where_it_lands(self.frugal(wants)))
+        charges = [charge for charge in found if charge is not None]
+        return min(charges, key=lambda charge: (int(charge), memory_of(charge)), default=None)
+
     def charge_of_least(self, ask: Ask) -> int:
         """``charge(ask.least)``, worked out once."""
         known = self._least.get(ask)
@@ -221,15 +243,26 @@ class Cycle:
         if self.refusal(candidate, at, wants) is not None:
             return False
         if at.depends_on_place(wants):
-            charge = at.charge_where_it_lands(wants)
-            if charge is not None and self.over_quota(candidate, at, charge) is not None:
+            affordable = self._affordable(candidate, at, wants)
+            if affordable is None:
                 at.refused_where_it_lands = True
                 return False
+            wants = affordable
         tasks = at.room.take(wants)
         if tasks is None:
             return False
         self._book(candidate, at, tasks, at.charge_of_tasks(tasks))
         return True
+
+    def _affordable(self, candidate: Candidate, at: PoolCycle, wants: tuple[Want, ...]) -> tuple[Want, ...] | None:
+        """``wants``, or the same on the models where they count least if quota refuses what they count where they land
+        best; None where it refuses both."""
+        charge = at.charge_where_it_lands(wants)
+        if charge is None or self.over_quota(candidate, at, charge) is None:
+            return wants
+        frugal = at.frugal(wants)
+        charge = at.charge_where_it_lands(frugal) if frugal != wants else None
+        return None if charge is None or self.over_quota(candidate, at, charge) is not None else frugal
 
     def refusal(self, candidate: Candidate, at: PoolCycle, wants: tuple[Want, ...]) -> Refusal | None:
         """The first predicate, room apart, that forbids giving ``wants`` to the candidate in that pool."""

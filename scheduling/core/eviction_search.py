@@ -155,11 +155,17 @@ class Search:
         """The candidate's place now that the chosen are gone, taken; None where it may not or cannot start."""
         if not self._may(case, case.charge, chosen):
             return None
-        claim = self._future.place(case.candidate)
-        if claim is None or not self._at.depends_on_place(case.candidate.ask.least):
-            return claim
-        self._future.forget(claim)  # what it counts is known only where it lands
-        return self._future.place(case.candidate) if self._may(case, claim.charge, chosen) else None
+        least = case.candidate.ask.least
+        varies = self._at.depends_on_place(least)
+        # Where what it counts is known only where it lands, and is too much there, it may land where it counts least.
+        for wants in (least, self._at.frugal(least)) if varies else (least,):
+            claim = self._future.place(case.candidate, wants)
+            if claim is None or not varies:
+                return claim
+            self._future.forget(claim)
+            if self._may(case, claim.charge, chosen):
+                return self._future.place(case.candidate, wants)
+        return None
 
     def _may(self, case: _Case, charge: int, chosen: list[Chosen]) -> bool:
         height = 1

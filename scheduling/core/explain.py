@@ -97,7 +97,7 @@ class Explanations:
             no_room = self._no_room(at, wants)
             if no_room is not None:
                 return no_room
-            lands = at.charge_where_it_lands(wants) or 0
+            lands = at.least_where_it_lands(wants) or 0
             refusal = self._cycle.over_quota(candidate, at, lands) or refusal or _NOTHING_IN_THE_WAY
         helps = self._what_helps(refusal, candidate, at, wants)
         return reason(refusal.code, refusal.numbers, pool_id=at.pool.id, helps=helps)
@@ -119,7 +119,7 @@ class Explanations:
         """The one change after which nothing else stands in the way; None where there is none, or it is not known."""
         if refusal.code not in _QUOTA_FIELD and refusal.code != "over_share":
             return None
-        job, team, charge = candidate.job, refusal.numbers["team"], at.charge_where_it_lands(wants)
+        job, team, charge = candidate.job, refusal.numbers["team"], at.least_where_it_lands(wants)
         if charge is None:
             return None
         all_refusals = at.account.refusals(candidate.leaf, job.user_id, charge, preemptible=job.preemptible)

@@ -528,6 +528,17 @@ class Fleet:
         needs = needs_of(request, self._classes, self.step_milli)
         return tuple(sorted({(compute, memory) for compute, memory in needs if compute > 0}))
 
+    def cheapest_models(self, request: Request) -> tuple[str, ...]:
+        """Of the models that the request allows and that serve it here, those on which it counts least: the least
+        compute, then memory. () where none does, which allows every model."""
+        needs = needs_of(request, self._classes, self.step_milli)
+        most: dict[str, tuple[int, int]] = {}
+        for kind, need in zip(self._classes, needs, strict=True):
+            if need[0] > 0:
+                most[kind.model] = max(need, most.get(kind.model, need))
+        least = min(most.values(), default=None)
+        return tuple(sorted(model for model, need in most.items() if need == least))
+
     def whole_only(self, request: Request) -> tuple[str, ...]:
         """The models that the request allows and that do not serve it only because they are given whole."""
         if not self.cuts_by_rule or not request.devices:

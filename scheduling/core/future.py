@@ -46,9 +46,10 @@ class Future:
         self.running = tuple(_stopping(job) if job.id in gone else job for job in self.running)
         self._leaving = [(job, task) for job in self.running for task in job.tasks if task.releasing]
 
-    def place(self, candidate: Candidate) -> Claim | None:
-        """Where the candidate's least would be placed now; taken and booked, or None with nothing changed."""
-        at, wants = self.at, candidate.ask.least
+    def place(self, candidate: Candidate, wants: tuple[Want, ...] | None = None) -> Claim | None:
+        """Where the candidate's least (or ``wants``, the same on some models only) would be placed now; taken and
+        booked, or None with nothing changed."""
+        at, wants = self.at, candidate.ask.least if wants is None else wants
         tasks = Room(at.pool.fleet).take(wants)
         if tasks is None:
             return None

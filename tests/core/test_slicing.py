@@ -177,7 +177,8 @@ def request(random):
 def test_devices_are_never_over_full_and_every_slice_covers_what_was_asked(score, seed):
     fleet, nodes, random = fleet_of(seed, score)
     by_id = {device.id: device for node in nodes for device in node.devices}
-    held, taken = {key: [0, 0] for key in by_id}, []
+    held: dict = {key: [0, 0] for key in by_id}
+    taken: list = []
     for _ in range(40):
         asked = request(random)
         fits = fleet.headroom(asked)
@@ -364,3 +365,41 @@ def chain(team_id, parents):
     while team_id is not None:
         yield team_id
         team_id = parents[team_id]
+
+
+def mixed_world(**quota):
+    """Fuller, so better by binpack: an NPU that gives half or all. Emptier: a smaller GPU that gives any size."""
+    world = World().pool("mixed")
+    npu = DeviceState(1, 0, "N", "ascend", 65536, compute_used=500, memory_used=32768, rule=NPU_HALF)
+    gpu = DeviceState(2, 0, "G", "nvidia", 16384)
+    nodes = [NodeState(number, f"n{number}", number, 64000, 10**6, (d,)) for number, d in enumerate((npu, gpu), 1)]
+    world.pools["mixed"].fleet = Fleet(nodes)
+    return world.team("a", **quota)
+
+
+NPU_HALF = template_rule(Template(500, 32768, "half"))
+
+
+@pytest.mark.parametrize(
+    ("quota", "where", "milli", "memory"),
+    [({}, 1, 500, 32768), ({"limit": 0.4}, 2, 300, 4915), ({"memory_limit_mib": 5000}, 2, 300, 4915)],
+    ids=["no limit: the fullest", "a limit of GPUs", "a limit of memory"],
+)
+def test_what_is_too_much_where_it_lands_best_lands_where_it_counts_least(quota, where, milli, memory):
+    quota = {key: value for key, value in quota.items() if key == "limit"}, quota.get("memory_limit_mib")
+    world = mixed_world(**quota[0])
+    if quota[1] is not None:
+        world.pools["mixed"].quotas[1] = Quota(memory_limit_mib=quota[1])
+    plan = world.job("part", "a", 0.3).decide()
+    (task,) = plan.start("part").tasks
+    assert (task.placement.node_id, task.placement.milli) == (where, milli)
+    assert task.placement.memory_mib == (memory,)
+
+
+def test_what_is_too_much_everywhere_says_the_least_that_would_do():
+    world = mixed_world(limit=0.2)
+    plan = world.job("part", "a", 0.3).decide()
+    assert plan.text("part") == "a would pass its limit in mixed: 0 of 0.2 GPU in use, this job needs 0.3"
+    assert plan.reason("part").helps == {"quota": {"team": "a", "limit": 300, "by_milli": 100}}
+    world.quota("a", "mixed", limit=0.3)
+    assert world.decide().started == ["part"]

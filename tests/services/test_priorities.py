@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from events.errors import Invalid
@@ -41,12 +43,13 @@ def test_the_same_holds_for_a_priority_that_is_changed(classes):
     world = classes
     job = world.submit(gpus=1)
     events = Event.objects.count()
-    for user, change in (
+    changes: tuple[tuple[str, dict[str, Any]], ...] = (
         ("bob", {"value": 901}),
         ("bob", {"value": -1}),
         ("mallory", {"value": 901}),
         ("alice", {"value": 2001}),
-    ):
+    )
+    for user, change in changes:
         with pytest.raises(Invalid):
             set_priority(job, world.now, by=world.users[user], **change)
     boss = set_priority_class("boss", 2000, world.now, roles=["manager"])
