@@ -12,9 +12,9 @@ from typing import Any
 from django.db.models import Exists, F, OuterRef, Q
 
 from billing.burn import PER_UNIT
+from billing.card import rate_card
 from billing.drafts import Billed, Draft, Fee, Line, Sums, compose, fees_of
 from billing.exact import exactly
-from billing.meter import rate_card
 from billing.models import Invoice, InvoiceLine, TeamPlan, UsageRecord
 from billing.periods import Span, month_span
 from billing.rates import MICROSECOND, PLACES

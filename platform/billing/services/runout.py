@@ -9,7 +9,8 @@ from typing import Any
 from django.db.models import F, Q
 
 from billing.burn import DAYS_OF_BANDS
-from billing.meter import LedgerMeter, rate_card
+from billing.card import rate_card
+from billing.meter import LedgerMeter
 from billing.models import Package, UsageRecord
 from billing.rates import RateCard
 from billing.services.looks import Look
