@@ -63,7 +63,7 @@ def time_zone(value: Any) -> str:
 
     try:
         return ZoneInfo(text(value)).key
-    except (OSError, ValueError):
+    except (OSError, ValueError, KeyError):
         raise ValueError(f"must be a time zone such as Europe/Berlin, is {value!r}") from None
 
 
