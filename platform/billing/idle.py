@@ -16,8 +16,8 @@ from typing import Any, Literal
 from django.db.models import Q
 
 from billing.burn import PER_UNIT
+from billing.card import rate_card
 from billing.exact import exactly
-from billing.meter import rate_card
 from billing.models import CapacityChange
 from billing.rates import MICROSECOND, PLACES, RateCard
 from billing.usage import used

@@ -12,13 +12,16 @@ from typing import Any
 from django.db.models import Exists, F, OuterRef, Q
 
 from billing.burn import PER_UNIT
+from billing.card import rate_card
 from billing.drafts import Billed, Draft, Fee, Line, Sums, compose, fees_of
 from billing.exact import exactly
-from billing.meter import rate_card
 from billing.models import Invoice, InvoiceLine, TeamPlan, UsageRecord
 from billing.periods import Span, month_span
-from billing.rates import MICROSECOND, PLACES
+from billing.rates import PLACES
+from billing.services.packages import open_tills
 from billing.terms import terms
+from billing.tills import drawn, work_of
+from inventory.models import Pool
 from tenants.models import Team
 from tenants.policy import team_tree
 
@@ -51,18 +54,20 @@ def billed(where: Q) -> Iterator[Billed]:
 
 
 def going_on(team: Team, month: Span, now: datetime) -> Iterator[Billed]:
-    """What runs, as far as it ran in the month up to ``now``. What a package will pay of it is not known yet."""
+    """What runs, as far as it ran in the month up to ``now``, and what packages will pay of it as things stand."""
     rows = UsageRecord.objects.filter(team=team, ended_at__isnull=True, started_at__lt=month.end)
     rows = rows.annotate(class_id=F("job__priority_class_id")).select_related("pool", "model")
-    card = rate_card()
+    card, tills = rate_card(), open_tills(now)
+    until = min(month.end, now)
     for record in rows.order_by("id"):
-        start, end = max(record.started_at, month.start), min(month.end, now)
-        if end <= start:
+        if until <= record.started_at:
             continue
-        model = record.model.name if record.model else ""
-        for part in card.segments(record.pool_id, record.model_id, _class_of(record), start, end):
-            work = record.milli * ((part.end - part.start) // MICROSECOND)
-            yield Billed(None, record.pool.name, model, record.pool.unit, part.per_hour, work)
+        pool, model = record.pool, record.model.name if record.model else ""
+        serving = [till for till in tills if till.serves(record.team_id, pool.pk, record.model_id)]
+        segments = card.segments(pool.pk, record.model_id, _class_of(record), record.started_at, until)
+        for part in drawn(segments, record.milli, serving if pool.unit == Pool.Unit.GPU else ()):
+            work = work_of(record.milli, max(part.start, month.start), max(part.end, month.start))
+            yield Billed(None, pool.name, model, pool.unit, part.per_hour, work, part.till_id)
 
 
 def _class_of(record: Any) -> int:

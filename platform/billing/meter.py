@@ -7,12 +7,11 @@ from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from django.db import connection
 from django.db.models import F, Max, Q
 
+from billing.card import rate_card
 from billing.exact import ExactSum
-from billing.rates import MICROSECOND, Price, RateCard, amount_of, seconds_between
-from billing.terms import terms
+from billing.rates import MICROSECOND, RateCard, amount_of, seconds_between
 from billing.tills import Part, drawn, work_of
 from events.rows import insert_rows
 from scheduling.ports import Cost
@@ -25,42 +24,6 @@ if TYPE_CHECKING:
 
 CLOSING = ("ended_at", "per_hour", "microseconds", "amount", "waived")
 FEW = 10  # up to so many rows a statement each is less work than one statement for all
-_kept: tuple[tuple[object, ...], RateCard] | None = None
-
-
-def rate_card() -> RateCard:
-    """All rates as they stand now. A card is built again only where the rows differ from those it was built from."""
-    global _kept
-    with connection.cursor() as cursor:
-        # The rows themselves, not how many or how new they are: what was rolled back may have looked the same.
-        cursor.execute(
-            "SELECT id, pool_id, model_id, priority_class_id, band_start, band_end, per_hour, effective_from "
-            "FROM billing_rate ORDER BY id"
-        )
-        version = (terms().time_zone, *cursor.fetchall())
-    if _kept is None or _kept[0] != version:
-        _kept = (version, _read_rates())
-    return _kept[1]
-
-
-def _read_rates() -> RateCard:
-    from billing.models import Rate
-
-    return RateCard(
-        (
-            Price(
-                rate.pk,
-                rate.pool_id,
-                rate.model_id,
-                rate.priority_class_id,
-                (rate.band_start, rate.band_end) if rate.band_start is not None and rate.band_end is not None else None,
-                rate.per_hour,
-                rate.effective_from,
-            )
-            for rate in Rate.objects.order_by("id")
-        ),
-        terms().time_zone,
-    )
 
 
 class LedgerMeter:

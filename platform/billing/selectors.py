@@ -9,8 +9,8 @@ from decimal import Decimal
 
 from django.db.models import F, Q
 
+from billing.card import rate_card
 from billing.exact import ExactSum
-from billing.meter import rate_card
 from billing.models import UsageRecord
 from billing.rates import amount_of, month_start
 from billing.terms import terms

@@ -10,8 +10,8 @@ from typing import Any
 
 from django.db.models import F, Q
 
+from billing.card import rate_card
 from billing.exact import ExactSum
-from billing.meter import rate_card
 from billing.models import UsageRecord
 from billing.rates import amount_of, seconds_between, zone
 from billing.terms import terms

@@ -63,7 +63,7 @@ def time_zone(value: Any) -> str:
 
     try:
         return ZoneInfo(text(value)).key
-    except (OSError, ValueError):
+    except (OSError, ValueError, KeyError):
         raise ValueError(f"must be a time zone such as Europe/Berlin, is {value!r}") from None
 
 
@@ -152,7 +152,7 @@ def _checks_of(section: Any, line: int, where: str) -> Iterator[Check]:
 
 def _lines_wanted(given: Any, line: int, where: str) -> Wanted:
     if not isinstance(given, Items):
-        return converted(given, values.NUMBER, where, line)  # type: ignore[no-any-return]
+        return converted(given, values.NUMBER, where, line)
     places = zip(given, given.lines, strict=True)
     rows = tuple(read_fields(each, f"{where}[{index}]", LINE, own) for index, (each, own) in enumerate(places))
     written = ", ".join(_written(row) for row in rows)

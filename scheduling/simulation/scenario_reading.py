@@ -156,8 +156,6 @@ ACTIONS: Mapping[str, Mapping[str, Field]] = {
     "utilization": {"job": need(text), "compute": need(values.money), "memory": need(values.money)},
     "expect": {},
 }
-NOT_BUILT_ACTIONS: tuple[str, ...] = ()
-
 FACTS: Mapping[str, Mapping[str, values.Convert]] = {
     "jobs": {
         "state": values.plain(choice(*Job.State.values)),
@@ -191,7 +189,6 @@ FACTS: Mapping[str, Mapping[str, values.Convert]] = {
     "nodes": dict.fromkeys(("allocated", "free"), values.GPUS),
     "counts": dict.fromkeys(Job.State.values, values.NUMBER),
 }
-NOT_BUILT_SUBJECTS: tuple[str, ...] = ()
 
 
 def read_scenario(path: Path) -> Scenario:
@@ -326,8 +323,6 @@ def _steps(top: Section, start: datetime) -> tuple[Step, ...]:
 def _step(section: Section, line: int, where: str, start: datetime, top: Section) -> Step:
     names = [key for key in section if key not in ("at", "refused")]
     for key in names:
-        if key in NOT_BUILT_ACTIONS:
-            raise ScenarioError(values.NOT_BUILT, line=section.lines[key], field=f"{where}.{key}")
         if key not in ACTIONS:
             raise ScenarioError(
                 "there is no such action",
@@ -409,8 +404,6 @@ def _checks(section: Any, line: int, where: str, start: datetime, top: Section) 
     found: list[Check] = []
     for subject, inner in section.items():
         place, here = f"{where}.{subject}", section.lines[subject]
-        if subject in NOT_BUILT_SUBJECTS:
-            raise ScenarioError(values.NOT_BUILT, line=here, field=place)
         if subject == "invoice":
             found += money.checks(inner, here, place)
             continue

@@ -71,7 +71,7 @@ def test_a_package_pays_no_more_than_it_has_whoever_charges_at_once(world, round
     unpaid = UsageRecord.objects.filter(draw__isnull=True).aggregate(sum=Sum(F("milli") * F("microseconds")))["sum"]
     assert drawn + unpaid == 4 * 1000 * 3_600_000_000
     for draw in PackageDraw.objects.select_related("record"):
-        assert draw.work == draw.record.milli * draw.record.microseconds
+        assert draw.work == draw.record.milli * (draw.record.microseconds or 0)
 
 
 @pytest.mark.parametrize("round_number", range(50))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -186,14 +187,14 @@ def test_exactly_those_held_for_it_are_released(world, how):
         remove_budget(budget, world.now)
     else:
         hour = timedelta(hours=1)
-        change = {
+        changes: dict[str, dict[str, Any]] = {
             "raised": {"amount": Decimal(1)},
             "warns": {"action": "warn"},
             "off": {"active": False},
             "over": {"ends_at": world.now},
             "later": {"starts_at": world.now + hour},
-        }[how]
-        change_budget(budget, world.now, **change)
+        }
+        change_budget(budget, world.now, **changes[how])
     assert holds() == {"held": "", "other": "budget", "mine": "owner"}
     world.settle()
     assert holds() == {"other": "budget", "mine": "owner"}

@@ -99,8 +99,28 @@ FAULTS = [
     ),
     (HEAD + STEP % "explode: {}", 6, "steps[0].explode", "no such action"),
     (HEAD + STEP % "restart: engine", 6, "steps[0].restart", "not one of"),
-    (HEAD + STEP % "budget: {team: a, amount: 5}", 6, "steps[0].budget", "not supported yet"),
-    (HEAD + STEP % "expect: {invoice: {team: a}}", 6, "steps[0].expect.invoice", "not supported yet"),
+    (HEAD + STEP % "budget: {team: a}", 6, "steps[0].budget", "needs amount"),
+    (HEAD + STEP % "budget: {team: x, amount: 5}", 6, "budget.team", "there is no x"),
+    (HEAD + STEP % "budget: {team: a, amount: -5}", 6, "steps[0].budget.amount", "0 or more"),
+    (HEAD + STEP % "budget: {team: a, amount: 5, period: week}", 6, "steps[0].budget.period", "month, quarter"),
+    (HEAD + STEP % "budget: {team: a, amount: 5, thresholds: [0]}", 6, "steps[0].budget.thresholds", "from 1 to"),
+    (HEAD + STEP % "budget: {team: a, amount: 5, remove: true}", 6, "steps[0].budget.remove", "no other values"),
+    (HEAD + STEP % "package: {team: a}", 6, "steps[0].package.gpu_hours", "is required"),
+    (HEAD + STEP % "package: {team: a, gpu_hours: 1, pool: x}", 6, "package.pool", "there is no x"),
+    (HEAD + STEP % "plan: {team: a, name: v, monthly_fee: 1, day: soon}", 6, "steps[0].plan.day", "must be a day"),
+    (HEAD + STEP % "invoice: {team: a, month: 2026-13}", 6, "steps[0].invoice.month", "must be a month"),
+    (HEAD + STEP % "expect: {invoice: {team: a}}", 6, "steps[0].expect.invoice.month", "is required"),
+    (HEAD + STEP % "expect: {invoice: {team: a, month: 2026-01}}", 6, "steps[0].expect.invoice", "expects nothing"),
+    (HEAD + STEP % "expect: {invoice: {team: x, month: 2026-01, total: 1}}", 6, "expect.invoice.team", "there is no x"),
+    (HEAD + STEP % "expect: {invoice: {team: a, month: 2026-01, sum: 1}}", 6, "steps[0].expect.invoice.sum", "no such"),
+    (
+        HEAD + STEP % "expect: {invoice: [{team: a, month: 2026-01, lines: [{colour: 1}]}]}",
+        6,
+        "steps[0].expect.invoice[0].lines[0].colour",
+        "no such field",
+    ),
+    (HEAD + "billing: {time_zone: Atlantis}\n", 5, "billing.time_zone", "must be a time zone"),
+    (HEAD + "billing: {packages_pay: late}\n", 5, "billing.packages_pay", "net, gross"),
     (HEAD + STEP % "expect: {jobs: {x: running}}", 6, "expect.jobs", "there is no x"),
     (HEAD + STEP % "expect: {teams: {a: {colour: 1}}}", 6, "steps[0].expect.teams.a.colour", "no such fact"),
     (HEAD + STEP % "expect: {teams: {a: {allocated: many}}}", 6, "steps[0].expect.teams.a.allocated", "not a number"),
@@ -176,3 +196,11 @@ def test_texts_that_other_yaml_readers_take_for_something_else(tmp_path):
 def test_no_tag_runs_code(tmp_path):
     with pytest.raises(ScenarioError):
         read_scenario(scenario(tmp_path, "title: !!python/object/apply:os.getcwd []\n"))
+
+
+@pytest.mark.django_db
+def test_money_needs_books(tmp_path):
+    path = scenario(tmp_path, HEAD + STEP % "budget: {team: a, amount: 5}")
+    with pytest.raises(ScenarioError) as refused:
+        run_scenario(path, set_rate)
+    assert (refused.value.line, "keeps books" in str(refused.value)) == (6, True)

@@ -140,7 +140,7 @@ def test_the_overview_takes_few_queries_however_many_jobs(
     world.settle()
     client = sign_in("bob")
     client.get(reverse("team", args=["nlp"]))
-    with django_assert_max_num_queries(45):
+    with django_assert_max_num_queries(46):
         client.get(reverse("team", args=["nlp"]))
 
 

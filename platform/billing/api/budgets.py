@@ -33,7 +33,7 @@ class BudgetSerializer(serializers.ModelSerializer):
     starts_at = Moment(allow_null=True)
     ends_at = Moment(allow_null=True)
     spent = Money()
-    held = serializers.SerializerMethodField()
+    held = serializers.BooleanField(source="holds_now")
     looked_at = Moment(allow_null=True)
     updated_at = Moment()
 
@@ -43,9 +43,6 @@ class BudgetSerializer(serializers.ModelSerializer):
             *("id", "team", "amount", "period", "action", "thresholds", "starts_at", "ends_at", "active"),
             *("spent", "held", "looked_at", "updated_at"),
         )
-
-    def get_held(self, budget: Budget) -> bool:
-        return budget.active and budget.action == Budget.Action.HOLD and budget.spent_since is not None
 
 
 class BudgetChange(Strict):

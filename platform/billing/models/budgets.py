@@ -60,6 +60,11 @@ class Budget(models.Model):
     def __str__(self) -> str:
         return f"{self.amount} a {self.period} for {self.team_id}"
 
+    @property
+    def holds_now(self) -> bool:
+        """Whether jobs that wait are held because it is spent, as the last look found it."""
+        return self.active and self.action == self.Action.HOLD and self.spent_since is not None
+
 
 class BudgetCrossing(models.Model):
     """A threshold that was reached: told once for a period and an amount, whoever looks at the same moment."""

@@ -13,8 +13,8 @@ from typing import Any
 from django.db.models import F, Q
 
 from billing.burn import Running, reached
+from billing.card import rate_card
 from billing.exact import exactly, money_text
-from billing.meter import rate_card
 from billing.models import Budget, BudgetCrossing, UsageRecord
 from billing.periods import NEVER, Span, period_at
 from billing.services.looks import Look

@@ -147,3 +147,17 @@ def till_of(package: Package, tree: Tree) -> Till:
         package.pool_id,
         package.model_id,
     )
+
+
+def open_tills(now: datetime) -> list[Till]:
+    """Every package that can be drawn from for what is used up to ``now`` and not settled yet, or later."""
+    oldest = (
+        UsageRecord.objects.filter(ended_at__isnull=True).order_by("started_at").values_list("started_at", flat=True)
+    )
+    since = oldest.first() or now
+    rows = Package.objects.filter(
+        Q(expires_at__isnull=True) | Q(expires_at__gt=since), state=Package.State.CONFIRMED, left__gte=DUST
+    )
+    packages = list(rows.order_by("pk"))
+    tree = team_tree() if packages else None
+    return [till_of(package, tree) for package in packages] if tree else []

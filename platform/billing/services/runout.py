@@ -9,15 +9,15 @@ from typing import Any
 from django.db.models import F, Q
 
 from billing.burn import DAYS_OF_BANDS
-from billing.meter import LedgerMeter, rate_card
-from billing.models import Package, UsageRecord
+from billing.card import rate_card
+from billing.meter import LedgerMeter
+from billing.models import UsageRecord
 from billing.rates import RateCard
 from billing.services.looks import Look
-from billing.services.packages import till_of
-from billing.tills import DUST, OpenSpan, RunOut, Till, first_run_out
+from billing.services.packages import open_tills
+from billing.tills import OpenSpan, RunOut, Till, first_run_out
 from events.services import unit_of_work
 from inventory.models import Pool
-from tenants.policy import team_tree
 
 MOST_CUTS = 1000  # in one look; the next goes on
 
@@ -26,7 +26,7 @@ def look_at_packages(now: datetime) -> Look:
     """What ran while a package ran out is cut there; and when the next will run out, if all that runs goes on."""
     changed = 0
     for _ in range(MOST_CUTS):
-        tills = _tills(now)
+        tills = open_tills(now)
         if not tills:
             return Look(changed, None, any=False)
         until = now + DAYS_OF_BANDS
@@ -35,20 +35,6 @@ def look_at_packages(now: datetime) -> Look:
             return Look(changed, found.at if found else until, any=True)
         changed += _cut(found)
     return Look(changed, now + timedelta(seconds=1), any=True)
-
-
-def _tills(now: datetime) -> list[Till]:
-    """Every package that can be drawn from for what is used up to ``now`` and not settled yet, or later."""
-    oldest = (
-        UsageRecord.objects.filter(ended_at__isnull=True).order_by("started_at").values_list("started_at", flat=True)
-    )
-    since = oldest.first() or now
-    rows = Package.objects.filter(
-        Q(expires_at__isnull=True) | Q(expires_at__gt=since), state=Package.State.CONFIRMED, left__gte=DUST
-    )
-    packages = list(rows.order_by("pk"))
-    tree = team_tree() if packages else None
-    return [till_of(package, tree) for package in packages] if tree else []
 
 
 def _open_spans(tills: list[Till], until: datetime) -> list[OpenSpan]:
