@@ -43,4 +43,20 @@ class Meter(Protocol):
         """What ``milli`` would cost an hour at the rate in force at ``now``."""
 
 
+class Budgets(Protocol):
+    """Knows which teams may start nothing new because money is spent. Asked inside the caller's transaction."""
+
+    def spent(self, team_ids: Iterable[int]) -> Mapping[int, Mapping[str, object]]:
+        """Of these teams those whose waiting jobs are held now, because a budget of theirs or of a team above is
+        spent; each with the numbers of the reason ``budget_spent``: team, budget, spent."""
+
+
+class NoBudgets:
+    """Nobody set a budget."""
+
+    def spent(self, team_ids: Iterable[int]) -> Mapping[int, Mapping[str, object]]:
+        return {}
+
+
 meter: Meter
+budgets: Budgets = NoBudgets()

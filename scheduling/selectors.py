@@ -95,6 +95,20 @@ def job_figures(jobs: Sequence[Job], now: datetime) -> dict[int, Figures]:
     return found
 
 
+def links_of(job_ids: Sequence[int], user: Any) -> dict[int, tuple[list[int], list[int]]]:
+    """By job: (what it comes after, what comes after it), of those that the user may see, by id."""
+    before: dict[int, list[int]] = defaultdict(list)
+    behind: dict[int, list[int]] = defaultdict(list)
+    through = Job.after.through.objects
+    after = through.filter(visible(user, "to_job__team_id"), from_job_id__in=job_ids).order_by("to_job_id")
+    for job_id, other in after.values_list("from_job_id", "to_job_id"):
+        before[job_id].append(other)
+    following = through.filter(visible(user, "from_job__team_id"), to_job_id__in=job_ids).order_by("from_job_id")
+    for job_id, other in following.values_list("to_job_id", "from_job_id"):
+        behind[job_id].append(other)
+    return {job_id: (before[job_id], behind[job_id]) for job_id in job_ids}
+
+
 # ---- shares ----------------------------------------------------------------------------------------------------------
 
 

@@ -269,11 +269,41 @@ def _reserved_for(n: Numbers, unit: Unit) -> str:
     return f"the room in {n['pool']} is kept for job {n['job']}, which comes first"
 
 
+_HOLDERS: Mapping[object, str] = {
+    "owner": "held by its owner",
+    "operator": "held by an operator",
+    "budget": "held: a budget is spent",
+    "budget_spent": "held: a budget is spent",
+    "dependency": "held until the jobs that it comes after have succeeded",
+}
+
+
 def _held(n: Numbers, unit: Unit) -> str:
+    """``after``: the jobs that must succeed first, each {job, name, state where it can never succeed}, or its id."""
     if n.get("after"):
-        return f"waits for {_count(len(n['after']), 'job', 'jobs')} to succeed: {_list(n['after'])}"
+        waits = f"waits for {_count(len(n['after']), 'job', 'jobs')} to succeed: "
+        return waits + _list([_predecessor(each) for each in n["after"]]) + _never(n["after"])
     by = n.get("by", "held")
-    return "held" if by == "held" else f"held: {by}"
+    return "held" if by == "held" else _HOLDERS.get(by, f"held: {by}")
+
+
+def _predecessor(each: Any) -> str:
+    if not isinstance(each, Mapping):
+        return str(each)
+    if each["job"] is None:
+        return "one that you may not see"
+    return f"{each['name']} ({each['job']})"
+
+
+def _never(after: Sequence[Any]) -> str:
+    """Of those that ended without success, in whose place nothing comes by itself."""
+    ended = [each for each in after if isinstance(each, Mapping) and each.get("state")]
+    if not ended:
+        return ""
+    how = {"failed": "failed", "cancelled": "was cancelled"}
+    which = [how[each["state"]] if len(after) == 1 else f"{_predecessor(each)} {how[each['state']]}" for each in ended]
+    told = f", which {which[0]}" if len(after) == 1 else f"; {_list(which)}"
+    return f"{told}: it never starts by itself, release it to start it all the same, or cancel it"
 
 
 def _budget_spent(n: Numbers, unit: Unit) -> str:

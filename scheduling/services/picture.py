@@ -20,6 +20,7 @@ from scheduling.core import model as core
 from scheduling.core.fleet import Fleet
 from scheduling.core.lookahead import MIN_SEEN
 from scheduling.models import Allocation, AllocationDevice, Job, Task, TaskGroup
+from scheduling.services.holding import held_numbers
 from scheduling.services.picture_rows import (
     EPOCH,
     MICROSECOND,
@@ -73,6 +74,7 @@ JOB_EVENTS = (
     "job.requeued",
     "job.changed",
     "job.shrunk",
+    "job.dependency",
 )
 
 
@@ -315,15 +317,18 @@ class Picture:
                 .values_list("group_id")
                 .annotate(count=Count("id"))
             )
+        told = held_numbers([job for job in rows if job.hold])
         for job in rows:
             if job.state != Job.State.PENDING:
                 self.runners[job.pk] = runner_of(job, [group.min_count for group in groups[job.pk]])
                 self._running.pop(job.pk, None)
-            found = self._pending_job(job, groups[job.pk], placed)
+            found = self._pending_job(job, groups[job.pk], placed, told.get(job.pk, {}))
             if found is not None:
                 self.pending[job.pk] = found
 
-    def _pending_job(self, job: Job, groups: Sequence[TaskGroup], placed: Mapping[int, int]) -> core.PendingJob | None:
+    def _pending_job(
+        self, job: Job, groups: Sequence[TaskGroup], placed: Mapping[int, int], held_numbers: Mapping[str, object]
+    ) -> core.PendingJob | None:
         growing = job.state != Job.State.PENDING
         if growing and (job.ending or all(placed.get(group.pk, 0) >= group.count for group in groups)):
             return None
@@ -348,7 +353,8 @@ class Picture:
             priority=job.priority_class.value if job.priority_value is None else job.priority_value,
             cluster_wide=job.priority_class.cluster_wide,
             preemptible=job.preemptible,
-            held=job.hold or None,
+            held="budget_spent" if job.hold == Job.Hold.BUDGET else job.hold or None,
+            held_numbers=held_numbers,
             max_running_of_class=job.priority_class.max_jobs_per_team,
             priority_class=job.priority_class.name,
             growing=growing,

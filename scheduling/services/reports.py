@@ -19,6 +19,7 @@ from scheduling import ports
 from scheduling.engines.base import Report
 from scheduling.models import Allocation, AllocationDevice, Job, Task
 from scheduling.services.cycle import change_accounts
+from scheduling.services.dependencies import followers_of, predecessors_ended
 from scheduling.states import ALLOCATION_MOVES, JOB_MOVES, check_move
 
 # Ends that are the platform's doing, not the job's: it goes back to the queue and no retry is used up.
@@ -42,9 +43,11 @@ def record_reports(reports: Sequence[Report], now: datetime) -> int:
 
 
 def _lock_jobs(allocation_ids: Sequence[int]) -> None:
-    """The jobs of these allocations are locked in order of id, always before allocations. (SQLite has one writer.)"""
+    """The jobs of these allocations, and those that come after them, are locked in order of id, always before
+    allocations. (SQLite has one writer.)"""
     if connection.vendor == "postgresql":
         job_ids = set(Allocation.objects.filter(pk__in=allocation_ids).values_list("job_id", flat=True))
+        job_ids = job_ids.union(*followers_of(job_ids).values())
         list(Job.objects.select_for_update(no_key=True).filter(pk__in=job_ids).order_by("pk").values_list("pk"))
 
 
@@ -68,6 +71,7 @@ class _Recording:
         self.started: list[Allocation] = []
         self.ended: list[tuple[Allocation, Report]] = []
         self.touched: dict[int, None] = {}
+        self.finished: dict[int, str] = {}  # job → the end that it came to
 
     def record(self, reports: Sequence[Report]) -> int:
         late = [report.allocation_id for report in reports if report.kind == "ended" and report.at < self.now]
@@ -86,6 +90,7 @@ class _Recording:
         self._count_live()
         for job_id in self.touched:
             self._settle(self.jobs[job_id])
+        predecessors_ended(self.finished, self.now, self.journal)
         return len(self.started) + len(self.ended)
 
     def _moment(self, allocation: Allocation, report: Report) -> datetime:
@@ -220,7 +225,8 @@ class _Recording:
         if platform is not None:
             self._set_ending(job, Job.Ending.REQUEUE, platform.reason)
         elif bad is not None:
-            retry = job.retries_used < job.retries
+            # What takes longer than it may would take as long again.
+            retry = job.retries_used < job.retries and bad.reason != "time_limit"
             job.end_message = (bad.message or _describe(bad))[:500]
             job.exit_code = bad.exit_code
             reason = bad.reason or f"exit_{bad.exit_code}"
@@ -291,6 +297,7 @@ class _Recording:
             exit_code=job.exit_code,
             end_message=job.end_message,
         )
+        self.finished[job.pk] = job.state
 
     def _move(self, job: Job, state: str, **changes: Any) -> None:
         check_move(JOB_MOVES, job.state, state)

@@ -34,6 +34,8 @@ MAX_MEMORY_MIB = 2**31 - 1
 MAX_SECONDS = 10 * 366 * 86400
 MAX_COMMAND_BYTES = 65_536
 MAX_RETRIES = 100
+MAX_EVICTIONS = 32_767
+MAX_PREDECESSORS = 1000  # of one job
 MAX_UNKNOWN = 20  # told of one job; who sends more has sent something else
 ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
 
@@ -68,11 +70,13 @@ JOB_FIELDS = (
     "time_limit",
     "retries",
     "min_runtime",
+    "max_evictions",
+    "after",
     "duration",
     "exit",
 )
 # Known to scenario files and the design, not to this scheduler yet: refused by name rather than ignored.
-NOT_YET = ("topology", "after")
+NOT_YET = ("topology",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +120,8 @@ class JobSpec:
     time_limit_s: int | None
     retries: int
     min_runtime_s: int | None
+    max_evictions: int | None
+    after: tuple[int | str, ...]  # ids of jobs that are there, names of earlier jobs of the same list
     duration_ms: int | None
     exit_code: int
 
@@ -264,6 +270,22 @@ def environment(value: Any) -> dict[str, str]:
         if not isinstance(item, str) or "\0" in item or len(item) > 32_768:
             raise ValueError(f"{key} must be a text of at most 32768 characters without NUL")
     return dict(value)
+
+
+def predecessors(value: Any) -> tuple[int | str, ...]:
+    """A job or a list of jobs, each by its id, or by the name of an earlier job of the same list."""
+    items = list(value) if isinstance(value, list | tuple) else [value]
+    if len(items) > MAX_PREDECESSORS:
+        raise ValueError(f"must name at most {MAX_PREDECESSORS} jobs, names {len(items)}")
+    if not all((isinstance(each, int) and not isinstance(each, bool) and each > 0) or _is_name(each) for each in items):
+        raise ValueError("must name jobs: by id, or by the name of an earlier job of the same list")
+    if len(set(items)) != len(items):
+        raise ValueError("names a job twice")
+    return tuple(items)
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= 200
 
 
 def short_text(longest: int) -> Callable[[Any], str]:
@@ -439,6 +461,8 @@ def read_job(payload: Any, pools: Mapping[str, Pool], *, where: str = "") -> Job
         time_limit_s=reading.take("time_limit", duration()),
         retries=reading.take("retries", whole(0, MAX_RETRIES), 0),
         min_runtime_s=reading.take("min_runtime", any_duration()),
+        max_evictions=reading.take("max_evictions", whole(0, MAX_EVICTIONS)),
+        after=reading.take("after", predecessors, ()),
         duration_ms=reading.take("duration", any_duration(1000)),
         exit_code=0 if reading.choice("exit", ("succeeded", "failed"), "succeeded") == "succeeded" else 1,
     )

@@ -14,7 +14,10 @@ from events.errors import Conflict, Fault, Forbidden, Invalid
 from events.rows import insert_rows
 from events.services import Journal, require_aware, unit_of_work
 from inventory.models import Pool
+from scheduling import ports
 from scheduling.models import Job, PriorityClass, SubmissionKey, Task, TaskGroup
+from scheduling.services.dependencies import find_predecessors, link
+from scheduling.services.holding import composed
 from scheduling.services.requests import JobSpec, read_job
 from tenants.models import Team, User
 from tenants.policy import may, roles, sees_everything, team_tree
@@ -111,8 +114,11 @@ def submit(user: User, specs: Sequence[JobSpec], now: datetime, journal: Journal
     require_aware(now)
     hold_team_tree()
     teams, classes, faults = _teams_and_classes(user, specs, many)
+    predecessors, unknown = find_predecessors(user, specs, many=many)
+    faults += unknown
     if faults:
         raise Invalid(faults[:100])
+    spent = ports.budgets.spent({team.pk for team in teams.values()})
     jobs = insert_rows(
         Job(
             name=spec.name,
@@ -131,6 +137,8 @@ def submit(user: User, specs: Sequence[JobSpec], now: datetime, journal: Journal
             time_limit_s=spec.time_limit_s,
             retries=spec.retries,
             min_runtime_s=spec.min_runtime_s,
+            max_evictions=spec.max_evictions,
+            hold=composed(person="", budget_spent=teams[spec.team].pk in spent, waits=before.waits),
             simulated_duration_ms=spec.duration_ms,
             simulated_exit_code=spec.exit_code,
             submitted_at=now,
@@ -138,8 +146,9 @@ def submit(user: User, specs: Sequence[JobSpec], now: datetime, journal: Journal
             tasks_wanted=spec.tasks,
             milli_wanted=spec.milli,
         )
-        for spec in specs
+        for spec, before in zip(specs, predecessors, strict=True)
     )
+    link(jobs, predecessors)
     groups = insert_rows(
         TaskGroup(
             job=job,
@@ -172,6 +181,7 @@ def submit(user: User, specs: Sequence[JobSpec], now: datetime, journal: Journal
             actor_id=user.pk,
             state=Job.State.PENDING,
             name=job.name,
+            **({"hold": job.hold} if job.hold else {}),
         )
     return jobs
 

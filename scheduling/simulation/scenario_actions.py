@@ -9,8 +9,9 @@ from inventory.models import Device, Node
 from inventory.services import change_pool, set_device_health, set_node_state
 from quotas.services import move_team, remove_quota
 from scheduling.models import Job, PriorityClass
+from scheduling.services.holding import hold_job, release_job
 from scheduling.services.reconcile import lose_node
-from scheduling.services.stop import cancel_jobs, hold_job, release_job, set_priority
+from scheduling.services.stop import cancel_jobs, set_priority
 from scheduling.services.submit import submit_payload
 from scheduling.services.teams import delete_team
 from scheduling.simulation.scenario_names import job_names

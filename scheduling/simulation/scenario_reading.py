@@ -100,12 +100,12 @@ SUBMIT = {
     "user": may(text),
     "repeat": may(whole(1, MOST_REPEATS)),
     "topology": may(not_built),
-    "after": may(not_built),
+    "after": may(values.texts),
     **{
         name: may(as_given)
         for name in (
             "pool pools gpus devices gpu_memory_mib cpu memory_gib tasks min_tasks model vendor node_selector groups "
-            "priority preemptible duration time_limit exit kind retries min_runtime min_device_memory_mib"
+            "priority preemptible duration time_limit exit kind retries min_runtime max_evictions min_device_memory_mib"
         ).split()
     },
 }

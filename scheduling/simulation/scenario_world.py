@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -80,8 +80,17 @@ class World:
     def payload(self, values: Mapping[str, Any], name: str) -> dict[str, Any]:
         """The request that a submit step stands for, under this name."""
         team = self.teams.get(values["team"])
-        rest = {key: value for key, value in values.items() if key not in ("job", "user", "repeat")}
+        rest = {key: value for key, value in values.items() if key not in ("job", "user", "repeat", "after")}
+        if "after" in values:
+            rest["after"] = self._predecessors(values["after"])
         return {**rest, "name": name, "team": team.slug if team else values["team"]}
+
+    def _predecessors(self, names: Sequence[str]) -> list[int | str]:
+        """The ids of the jobs that stand under these names; a name under which there is none as it is."""
+        found: dict[int | str, None] = {}
+        for name in names:
+            found.update(dict.fromkeys(self.jobs.get(name) or [name]))
+        return list(found)
 
     def restart(self) -> None:
         """The scheduler and its reconcilers are new ones that know nothing but the database; the engine went on."""

@@ -20,7 +20,8 @@ from scheduling import ports
 from scheduling.browsing import history, places, price_now, spans, task_rows
 from scheduling.models import Job
 from scheduling.selectors import visible_job
-from scheduling.services.stop import cancel_jobs, hold_job, release_job
+from scheduling.services.holding import hold_for, release_for
+from scheduling.services.stop import cancel_jobs
 from scheduling.states import JOB_ENDED
 from tenants.pages import SignedIn, page, show
 from tenants.policy import may, require
@@ -85,7 +86,7 @@ def cancel(request: SignedIn, job_id: int) -> HttpResponse:
 @require_POST
 def hold(request: SignedIn, job_id: int) -> HttpResponse:
     def keep(found: Job, now: datetime, actor: int) -> None:
-        hold_job(found, now, actor_id=actor)
+        hold_for(request.user, found, now)
 
     return _act(request, job_id, "job.hold", keep, _("The job is held: it is passed over until you release it."))
 
@@ -94,8 +95,6 @@ def hold(request: SignedIn, job_id: int) -> HttpResponse:
 @require_POST
 def release(request: SignedIn, job_id: int) -> HttpResponse:
     def let(found: Job, now: datetime, actor: int) -> None:
-        if found.hold not in ("", Job.Hold.OWNER):
-            require(request.user, "fleet.operate")
-        release_job(found, now, actor_id=actor)
+        release_for(request.user, found, now)
 
     return _act(request, job_id, "job.hold", let, _("The job is back in the queue, by its first submission."))
