@@ -66,6 +66,8 @@ class PoolAdmin(ThroughService):
         "step_milli",
         "grace_s",
         "min_runtime_s",
+        "max_evictions",
+        "idle_limit_s",
         "billing_start",
     )
     fixed_fields = ("engine", "unit")

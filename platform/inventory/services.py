@@ -91,7 +91,19 @@ def set_engine_state(engine: EngineConnection, state: str, now: datetime, messag
     engine.state = state
 
 
-POOL_OPTIONS = ("sharing", "share_across_teams", "placement", "step_milli", "half_life_s", "grace_s", "min_runtime_s")
+POOL_OPTIONS = (
+    "sharing",
+    "share_across_teams",
+    "placement",
+    "step_milli",
+    "half_life_s",
+    "grace_s",
+    "min_runtime_s",
+    "max_evictions",
+    "idle_limit_s",
+)
+# What may be None, which is off, and from what to what it may be else.
+BOUNDS = {"max_evictions": (0, 32_767), "idle_limit_s": (60, 10 * 366 * 86_400)}
 
 
 def create_pool(
@@ -142,6 +154,10 @@ def _check_options(options: Mapping[str, Any]) -> None:
             faults.append(Fault(key, "is not one of the allowed values", value=options[key], allowed=values))
     if "step_milli" in options and not 1 <= options["step_milli"] <= 1000:
         faults.append(Fault("step_milli", "must be 1 to 1000 milli", value=options["step_milli"]))
+    for key, (low, high) in BOUNDS.items():
+        value = options.get(key)
+        if value is not None and not (type(value) is int and low <= value <= high):
+            faults.append(Fault(key, f"must be a whole number from {low} to {high}, or not set", value=value))
     if faults:
         raise Invalid(faults)
 

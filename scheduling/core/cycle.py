@@ -177,7 +177,8 @@ class Cycle:
         self.candidates: list[Candidate] = []
         self.waits_for: dict[int, tuple[PoolCycle, list[int]]] = {}  # job → where it waits for which jobs to be gone
         self.futures: Mapping[int, Future] = {}  # by pool, where anything runs
-        self.not_freed: dict[int, tuple[int, int, int]] = {}  # job → pool, what it needs, the most that can be freed
+        # Job → pool, what it needs, the most that can be freed, what jobs hold that gave way as often as they may.
+        self.not_freed: dict[int, tuple[int, int, int, int]] = {}
         self._running_of_class: Counter[tuple[int, str]] = Counter()
         for pool in snapshot.pools:
             self._running_of_class.update(pool.class_usage)

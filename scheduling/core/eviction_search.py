@@ -44,7 +44,7 @@ class Search:
         self._guaranteed = [
             0 if own else amount for own, amount in zip(self._at.tree.own, standing.guaranteed, strict=True)
         ]
-        self._in_vain: dict[Hashable, tuple[int, int] | None] = {}
+        self._in_vain: dict[Hashable, tuple[int, int, int] | None] = {}
         self._rescued = 0
         self.touched: set[int] = set()  # leaves that something was taken from
 
@@ -72,7 +72,8 @@ class Search:
             found = self._search(case, rules)
             if found is not None:
                 return self._carry_out(candidate, *found)
-        vain = (case.charge, case.freeable) if case.tried or self._entitled(case, case.charge) else None
+        tells = case.tried or self._entitled(case, case.charge)
+        vain = (case.charge, case.freeable, self._spared(case)) if tells else None
         self._in_vain[key] = vain
         self._note(candidate, vain)
         return []
@@ -111,7 +112,17 @@ class Search:
         leaf, tree = case.candidate.leaf, self._at.tree
         return not tree.own[leaf] and refusal.numbers["team"] == tree.teams[leaf].name
 
-    def _note(self, candidate: Candidate, vain: tuple[int, int] | None) -> None:
+    def _spared(self, case: _Case) -> int:
+        """What could be taken back, were it not of jobs that gave way as often as they may be made to."""
+        own, allocated = case.candidate.leaf, self._at.account.allocated
+        return sum(
+            charge
+            for leaf, jobs in self._victims.spared.items()
+            for priority, charge in jobs
+            if (priority < case.candidate.job.priority if leaf == own else allocated[leaf] > self._floor[leaf])
+        )
+
+    def _note(self, candidate: Candidate, vain: tuple[int, int, int] | None) -> None:
         if vain is not None:
             self._cycle.not_freed.setdefault(candidate.job.id, (self._at.pool.id, *vain))
 

@@ -158,6 +158,8 @@ class PendingJob:
     time_limit: int | None = None  # how long it may run; microseconds; None: for ever
     topology: Topology | None = None
     apart: str | None = None  # a level: no two of its tasks share a domain of it
+    evictions: int = 0  # how often it gave way as a whole
+    max_evictions: int | None = None  # after how many it gives way no more; None: as the pool says
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +196,7 @@ class RunningJob:
     least: tuple[int, ...]
     protected_until: int = 0  # microseconds
     ends_at: int | None = None  # when its time limit ends it, if nothing else does; microseconds; None: it has none
+    spared: bool = False  # it gave way as often as it may be made to: it is no victim any more
 
 
 @dataclass(frozen=True, slots=True)

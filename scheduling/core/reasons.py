@@ -64,7 +64,9 @@ def _freeable(n: Numbers, unit: Unit) -> str:
     """Of a job that is entitled to make others give way, where that is not enough."""
     if "freeable_milli" not in n:
         return ""
-    return f"; {_amount(n['needed_milli'], unit)} needed, at most {format_gpus(n['freeable_milli'])} can be freed"
+    spared = n.get("spared_milli")
+    also = f", {format_gpus(spared)} held by jobs that gave way as often as they may be made to" if spared else ""
+    return f"; {_amount(n['needed_milli'], unit)} needed, at most {format_gpus(n['freeable_milli'])} can be freed{also}"
 
 
 def _are_free(milli: int, unit: Unit) -> str:

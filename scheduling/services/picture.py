@@ -360,6 +360,8 @@ class Picture:
             growing=growing,
             room_made_at=None if job.room_made_at is None or growing else microseconds(job.room_made_at),
             min_runtime=None if job.min_runtime_s is None else job.min_runtime_s * 1_000_000,
+            evictions=job.preemptions,
+            max_evictions=job.max_evictions,
         )
 
     def relearn(self) -> None:
@@ -402,7 +404,14 @@ class Picture:
         placed = [group.placed for group in job.groups]
         if not job.growing:
             least = tuple(group.min_count for group in job.groups)
-            self.runners[job_id] = Runner(job.priority, job.preemptible, least, job.min_runtime)
+            self.runners[job_id] = Runner(
+                job.priority,
+                job.preemptible,
+                least,
+                job.min_runtime,
+                evictions=job.evictions,
+                max_evictions=job.max_evictions,
+            )
         at = microseconds(now)
         for allocation_id, task in zip(allocation_ids, start.tasks, strict=True):
             pool.take(task.placement, job.team_id)
@@ -517,6 +526,7 @@ class Picture:
             ),
             least=runner.least,
             protected_until=started_at + min_runtime if min_runtime else 0,
+            spared=runner.is_spared(pool.row),
         )
 
     def check(self) -> list[str]:

@@ -120,10 +120,10 @@ class JobSpec:
     time_limit_s: int | None
     retries: int
     min_runtime_s: int | None
-    max_evictions: int | None
-    after: tuple[int | str, ...]  # ids of jobs that are there, names of earlier jobs of the same list
     duration_ms: int | None
     exit_code: int
+    max_evictions: int | None = None
+    after: tuple[int | str, ...] = ()  # ids of jobs that are there, names of earlier jobs of the same list
 
     @property
     def milli(self) -> int:

@@ -181,7 +181,6 @@ def submit(user: User, specs: Sequence[JobSpec], now: datetime, journal: Journal
             actor_id=user.pk,
             state=Job.State.PENDING,
             name=job.name,
-            **({"hold": job.hold} if job.hold else {}),
         )
     return jobs
 

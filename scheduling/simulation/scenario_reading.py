@@ -60,7 +60,13 @@ NODE = {
     "host_memory_gib": may(values.scaled(1024)),
     "labels": may(values.text_map),
 }
-POOL_OPTIONS = {"half_life": may(not_built), "grace": may(values.duration), "min_runtime": may(values.duration)}
+POOL_OPTIONS = {
+    "half_life": may(not_built),
+    "grace": may(values.duration),
+    "min_runtime": may(values.duration),
+    "idle_limit": unset(values.duration),
+    "max_evictions": unset(whole(0, 32_767)),
+}
 
 
 POOL = {
@@ -231,8 +237,13 @@ def pool_options(given: Mapping[str, Any], section: Section, where: str) -> dict
     if "options" in given:
         inner = section["options"]
         more = read_fields(inner, f"{where}.options", POOL_OPTIONS, section.lines["options"])
-        for name in ("grace", "min_runtime"):
+        if "max_evictions" in more:
+            options["max_evictions"] = more["max_evictions"]
+        for name in ("grace", "min_runtime", "idle_limit"):
             if name in more:
+                if more[name] is None:
+                    options[f"{name}_s"] = None
+                    continue
                 if more[name] % timedelta(seconds=1):
                     field = f"{where}.options.{name}"
                     raise ScenarioError("must be whole seconds", line=inner.lines[name], field=field)

@@ -89,7 +89,8 @@ class World:
         """The ids of the jobs that stand under these names; a name under which there is none as it is."""
         found: dict[int | str, None] = {}
         for name in names:
-            found.update(dict.fromkeys(self.jobs.get(name) or [name]))
+            known: list[int | str] = [*self.jobs.get(name, ())]
+            found.update(dict.fromkeys(known or [name]))
         return list(found)
 
     def restart(self) -> None:
