@@ -230,9 +230,10 @@ class Cycle:
         for job in self.snapshot.pending:
             if job.held is not None:
                 continue
-            ask = asks.get(job.groups)
+            key = (job.groups, job.service and job.growing)
+            ask = asks.get(key)
             if ask is None:
-                ask = asks[job.groups] = Ask(job.groups)
+                ask = asks[key] = Ask(job.groups, one_by_one=key[1])
             candidate = Candidate(job, ask, self.tree.leaf(job.team_id), self._choices(job))
             self.candidates.append(candidate)
             for rank, pool_cycle in enumerate(candidate.choices):

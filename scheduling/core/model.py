@@ -160,6 +160,12 @@ class PendingJob:
     apart: str | None = None  # a level: no two of its tasks share a domain of it
     evictions: int = 0  # how often it gave way as a whole
     max_evictions: int | None = None  # after how many it gives way no more; None: as the pool says
+    service: bool = False  # its tasks are replicas: while it runs, each that is missing is placed by itself
+
+    @property
+    def degraded(self) -> bool:
+        """Whether it is a service that runs with fewer replicas than its least."""
+        return self.service and self.growing and any(group.placed < group.min_count for group in self.groups)
 
 
 @dataclass(frozen=True, slots=True)

@@ -308,6 +308,14 @@ def _never(after: Sequence[Any]) -> str:
     return f"{told}: it never starts by itself, release it to start it all the same, or cancel it"
 
 
+def _crash_loop(n: Numbers, unit: Unit) -> str:
+    how = f"exit code {n['exit_code']}" if n["exit_code"] is not None else n["ended"] or "no exit code"
+    times = f"{n['in_a_row']} times in a row soon after its start" if n["in_a_row"] > 1 else "by itself"
+    others = f", as did {_count(n['replicas'] - 1, 'other', 'others')}" if n["replicas"] > 1 else ""
+    moment = str(n["next_try"]).replace("T", " ").replace("+00:00", " UTC")
+    return f"a replica ended {times} ({how}){others}: it is started again at {moment}"
+
+
 def _budget_spent(n: Numbers, unit: Unit) -> str:
     return f"the budget of {n['team']} is spent: {n['spent']} of {n['budget']}"
 
@@ -347,6 +355,7 @@ _KINDS = (
     ReasonKind("gang_incomplete", _ROOM | {"devices", "needed", "fitting"}, _gang_incomplete),
     ReasonKind("reserved_for", frozenset({"pool", "job"}), _reserved_for),
     ReasonKind("held", frozenset(), _held),
+    ReasonKind("crash_loop", frozenset({"replicas", "in_a_row", "exit_code", "ended", "next_try"}), _crash_loop),
     ReasonKind("budget_spent", frozenset({"team", "budget", "spent"}), _budget_spent),
     ReasonKind("pool_unavailable", frozenset({"pool"}), _pool_unavailable),
     ReasonKind("waiting_for_preemption", frozenset({"jobs"}), _waiting_for_preemption),

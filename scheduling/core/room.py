@@ -23,13 +23,16 @@ class Want(NamedTuple):
 
 
 class Ask:
-    """What the groups of a job still ask for. Equal groups share one Ask, so it can be looked up by identity."""
+    """What the groups of a job still ask for. Equal groups share one Ask, so it can be looked up by identity.
+
+    ``one_by_one``: nothing of it must start together, because the job runs already and can do with any part of it.
+    """
 
     __slots__ = ("extra", "groups", "least", "tasks")
 
-    def __init__(self, groups: tuple[Group, ...]):
+    def __init__(self, groups: tuple[Group, ...], *, one_by_one: bool = False):
         self.groups = groups
-        needed = [max(0, group.min_count - group.placed) for group in groups]
+        needed = [0 if one_by_one else max(0, group.min_count - group.placed) for group in groups]
         wants = [Want(i, group.request, n) for i, (group, n) in enumerate(zip(groups, needed, strict=True)) if n]
         self.least = tuple(sorted(wants, key=_hardest_first))  # all or nothing
         self.tasks = sum(needed)

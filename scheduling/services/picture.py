@@ -20,6 +20,7 @@ from scheduling.core import model as core
 from scheduling.core.fleet import Fleet
 from scheduling.core.lookahead import MIN_SEEN
 from scheduling.models import Allocation, AllocationDevice, Job, Task, TaskGroup
+from scheduling.services import restarts
 from scheduling.services.holding import held_numbers
 from scheduling.services.picture_rows import (
     EPOCH,
@@ -75,6 +76,7 @@ JOB_EVENTS = (
     "job.changed",
     "job.shrunk",
     "job.dependency",
+    "job.replica",
 )
 
 
@@ -95,6 +97,7 @@ class Picture:
         self.job_live: dict[int, int] = defaultdict(int)  # job → its live allocations
         self.runners: dict[int, Runner] = {}  # by job
         self.allocations_of: dict[int, dict[int, None]] = defaultdict(dict)  # job → its live allocations
+        self.resting: dict[int, restarts.Resting] = {}  # by service, replicas that wait before their next start
         self.protected_until: datetime | None = None  # when the next job may be told to give way that was not before
         self._running: dict[int, core.RunningJob] = {}  # as last told; without what has changed since
         self.claims_change_at: datetime | None = None
@@ -112,11 +115,12 @@ class Picture:
         self.runners.clear()
         self.allocations_of.clear()
         self._running.clear()
+        self.resting.clear()
         self._load_claims(now)
         self.pools = {}
         self._load_pools(Pool.objects.all())
         self.pending = {}
-        self._load_jobs(Job.objects.filter(wanting()))
+        self._load_jobs(Job.objects.filter(wanting()), now)
         self.generation += 1
 
     def outdate(self) -> None:
@@ -128,7 +132,7 @@ class Picture:
         if self.seq < 0:
             self.load(now)
             return True
-        changed = self._claims_due(now) or self._protection_ended(now)
+        changed = self._claims_due(now) | self._protection_ended(now) | self._rests_ended(now)
         if last_seq(self.seq) == self.seq:
             return changed
         rows = list(
@@ -175,11 +179,26 @@ class Picture:
             for job_id in jobs:
                 self.pending.pop(job_id, None)
             for chunk in chunks(sorted(jobs), 500):
-                self._load_jobs(Job.objects.filter(pk__in=chunk, state__in=(Job.State.PENDING, *JOB_ACTIVE)))
+                self._load_jobs(Job.objects.filter(pk__in=chunk, state__in=(Job.State.PENDING, *JOB_ACTIVE)), now)
         changed = changed or claims or bool(fleets) or bool(jobs)
         if changed:
             self.generation += 1
         return changed
+
+    @property
+    def rests_until(self) -> datetime | None:
+        """When the next replica of a service may be started that had to wait until then."""
+        return min((each.until for each in self.resting.values()), default=None)
+
+    def _rests_ended(self, now: datetime) -> bool:
+        over = [job_id for job_id, each in sorted(self.resting.items()) if each.until <= now]
+        for chunk in chunks(over, 500):
+            for job_id in chunk:
+                self.pending.pop(job_id, None)
+                self.resting.pop(job_id, None)
+            self._load_jobs(Job.objects.filter(pk__in=chunk, state__in=(Job.State.PENDING, *JOB_ACTIVE)), now)
+        self.generation += bool(over)
+        return bool(over)
 
     def _protection_ended(self, now: datetime) -> bool:
         if self.protected_until is None or now < self.protected_until:
@@ -300,7 +319,7 @@ class Picture:
         for job in jobs:
             self.runners[job.pk] = runner_of(job, least[job.pk])
 
-    def _load_jobs(self, jobs: QuerySet[Job]) -> None:
+    def _load_jobs(self, jobs: QuerySet[Job], now: datetime) -> None:
         rows = list(jobs.select_related("priority_class").order_by("id"))
         groups: dict[int, list[TaskGroup]] = defaultdict(list)
         ids = [job.pk for job in rows]
@@ -318,11 +337,18 @@ class Picture:
                 .annotate(count=Count("id"))
             )
         told = held_numbers([job for job in rows if job.hold])
+        services = [job.pk for job in rows if job.kind == Job.Kind.SERVICE]
+        rests = restarts.rests(services) if services else {}
         for job in rows:
+            self.resting.pop(job.pk, None)
             if job.state != Job.State.PENDING:
                 self.runners[job.pk] = runner_of(job, [group.min_count for group in groups[job.pk]])
                 self._running.pop(job.pk, None)
             found = self._pending_job(job, groups[job.pk], placed, told.get(job.pk, {}))
+            rest = restarts.resting(rests.get(job.pk, {}), now)
+            if found is not None and rest is not None:
+                self.resting[job.pk] = rest
+                found = restarts.without_resting(found, rest)
             if found is not None:
                 self.pending[job.pk] = found
 
@@ -362,6 +388,7 @@ class Picture:
             min_runtime=None if job.min_runtime_s is None else job.min_runtime_s * 1_000_000,
             evictions=job.preemptions,
             max_evictions=job.max_evictions,
+            service=job.kind == Job.Kind.SERVICE,
         )
 
     def relearn(self) -> None:
@@ -422,9 +449,11 @@ class Picture:
         self._count_class(job_id, pool_id, job.team_id, job.priority_class)
         pool.requests_seen += len(allocation_ids)
         del self.pending[job_id]
-        if any(count < group.count for count, group in zip(placed, job.groups, strict=True)):
+        rest = self.resting.get(job_id)
+        if rest is not None or any(count < group.count for count, group in zip(placed, job.groups, strict=True)):
             groups = tuple(replace(group, placed=count) for group, count in zip(job.groups, placed, strict=True))
-            self.pending[job_id] = replace(job, groups=groups, growing=True, pool_ids=(pool_id,), room_made_at=None)
+            more = replace(job, groups=groups, growing=True, pool_ids=(pool_id,), room_made_at=None)
+            self.pending[job_id] = more if rest is None else restarts.held_by_rest(more, rest)
 
     def job_teams(self, evictions: Iterable[core.Eviction]) -> dict[int, int]:
         """Job → team, of those that give way."""

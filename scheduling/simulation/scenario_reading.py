@@ -365,8 +365,6 @@ def _check_action(kind: str, given: Mapping[str, Any], section: Section, where: 
         refuse("needs model or pool")
     if kind == "utilization" and (given["compute"] > 1 or given["memory"] > 1):
         refuse("compute and memory are parts from 0 to 1")
-    if kind == "submit" and given.get("kind") == "service" and "duration" in given:
-        refuse(f"starting the tasks of a service again when they end {values.NOT_BUILT}", "duration")
     if kind == "submit":
         for position, group in enumerate(given.get("groups") or []):
             if isinstance(group, Section) and "topology" in group:

@@ -113,7 +113,7 @@ def build_world(scenario: Scenario, set_rate: SetRate) -> World:
     now = scenario.start
     ensure_priority_classes()
     connection = create_engine("simulation", "simulated")
-    engine = SimulatedEngine()
+    engine = SimulatedEngine(swings=False)
     clockwork = Clockwork(now, leading_scheduler(now), [Reconciler(connection, engine)])
     world = World(scenario, clockwork, engine, set_rate)
     for position, pool in enumerate(scenario.pools):
