@@ -292,6 +292,9 @@ def history(job: Job, most: int = 60) -> list[Event]:
         "job.grew",
         "job.evicted",
         "job.shrunk",
+        "job.replica",
+        "job.idle",
+        "job.dependency",
         "job.changed",
     )
     return list(Event.objects.filter(job_id=job.pk, kind__in=kinds).order_by("-seq")[:most])

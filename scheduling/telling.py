@@ -33,13 +33,6 @@ def in_units(numbers: Mapping[str, Any], code: str = "") -> dict[str, Any]:
     return told
 
 
-def _predecessor_told(each: Any, seen: frozenset[str]) -> Any:
-    """A predecessor of a team that the reader may not see has neither number nor name; whether it ended is told."""
-    if not isinstance(each, Mapping) or each.get("team") in seen:
-        return each
-    return {**each, "job": None, "name": None, "team": None}
-
-
 def reason_told(reason: Mapping[str, Any], unit: str, seen: frozenset[str] | None) -> dict[str, Any]:
     """A stored reason for a reader who may see the teams ``seen`` (None: all); others are not named to it."""
     numbers, message = dict(reason.get("numbers") or {}), reason.get("message", "")
@@ -47,10 +40,6 @@ def reason_told(reason: Mapping[str, Any], unit: str, seen: frozenset[str] | Non
     if kept_for and seen is not None and not seen.issuperset(kept_for):
         numbers["reserved_for"] = [*(name for name in kept_for if name in seen), OTHERS]
         # Nobody is named twice and the order is kept: the sentence is the same but for the names.
-        message = core_reasons.message(core.Reason(reason["code"], numbers), "cpu" if unit == "cpu" else "gpu")
-    after = numbers.get("after")
-    if after and seen is not None and any(isinstance(each, Mapping) and each.get("team") not in seen for each in after):
-        numbers["after"] = [_predecessor_told(each, seen) for each in after]
         message = core_reasons.message(core.Reason(reason["code"], numbers), "cpu" if unit == "cpu" else "gpu")
     helps = reason.get("helps")
     return {

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 
 from inventory.models import EngineConnection
 from scheduling.core.units import MILLI_PER_DEVICE
@@ -41,7 +41,7 @@ class MeasuredIdleness:
         services.end_idle(now)
 
 
-def watched_allocations(also: Q | None = None):
+def watched_allocations(also: Q | None = None) -> QuerySet[Allocation]:
     """What watched jobs hold."""
     watched = Q(**{f"job__{key}": value for key, value in WATCHED.items()})
     return Allocation.objects.filter(watched & (also or Q()), released_at__isnull=True)

@@ -281,7 +281,7 @@ _HOLDERS: Mapping[object, str] = {
 
 
 def _held(n: Numbers, unit: Unit) -> str:
-    """``after``: the jobs that must succeed first, each {job, name, state where it can never succeed}, or its id."""
+    """``after``: the jobs that must succeed first, each {job, name or None, state where it can never succeed}, or an id."""
     if n.get("after"):
         waits = f"waits for {_count(len(n['after']), 'job', 'jobs')} to succeed: "
         return waits + _list([_predecessor(each) for each in n["after"]]) + _never(n["after"])
@@ -292,9 +292,7 @@ def _held(n: Numbers, unit: Unit) -> str:
 def _predecessor(each: Any) -> str:
     if not isinstance(each, Mapping):
         return str(each)
-    if each["job"] is None:
-        return "one that you may not see"
-    return f"{each['name']} ({each['job']})"
+    return f"{each['name']} ({each['job']})" if each["name"] else str(each["job"])
 
 
 def _never(after: Sequence[Any]) -> str:

@@ -153,14 +153,16 @@ def _causes(jobs: Sequence[Job], *, persons: bool = True) -> dict[int, str]:
 def predecessors_unmet(job_ids: Sequence[int]) -> dict[int, list[Mapping[str, Any]]]:
     """By job that comes after one which has not succeeded: all of those, by id, as the reason ``held`` tells them.
 
-    ``state`` is there only where it is an end: such a predecessor never succeeds.
+    ``state`` is there only where it is an end: such a predecessor never succeeds. Those of another team have no name,
+    for whoever sees the job need not see them; their numbers stand in its request anyway.
     """
     found: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
     links = Job.after.through.objects.filter(from_job_id__in=job_ids).exclude(to_job__state=Job.State.SUCCEEDED)
-    columns = ("from_job_id", "to_job_id", "to_job__name", "to_job__team__slug", "to_job__state")
-    for follower, job_id, name, team, state in links.order_by("from_job_id", "to_job_id").values_list(*columns):
+    columns = ("from_job_id", "from_job__team_id", "to_job_id", "to_job__name", "to_job__team_id", "to_job__state")
+    for row in links.order_by("from_job_id", "to_job_id").values_list(*columns):
+        follower, own_team, job_id, name, team, state = row
         ended = {"state": state} if state in JOB_ENDED else {}
-        found[follower].append({"job": job_id, "name": name, "team": team, **ended})
+        found[follower].append({"job": job_id, "name": name if team == own_team else None, **ended})
     return dict(found)
 
 

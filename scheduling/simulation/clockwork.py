@@ -23,11 +23,12 @@ class Watcher:
     every: timedelta = timedelta(seconds=30)  # a reading that is older says nothing any more
     next_look: datetime | None = None
 
-    def step(self, now: datetime, reconcilers: Sequence[Reconciler]) -> int:
+    def step(self, now: datetime, scheduler: Scheduler, reconcilers: Sequence[Reconciler]) -> int:
         """Looks if it is time to; returns 1 where it did, for then something may have changed."""
         if self.next_look is not None and now < self.next_look:
             return 0
-        if not ports.idleness.watches():
+        limited = any(pool.row.idle_limit_s is not None for pool in scheduler.picture.pools.values())
+        if not limited or not ports.idleness.watches():
             self.next_look = None
             return 0
         for reconciler in reconcilers:
@@ -57,7 +58,7 @@ class Clockwork:
         plan = None
         for _ in range(rounds):
             changed = sum(reconciler.step(self.now) for reconciler in self.reconcilers)
-            changed += self.watcher.step(self.now, self.reconcilers)
+            changed += self.watcher.step(self.now, self.scheduler, self.reconcilers)
             result = self.scheduler.cycle(self.now)
             if result.plan is not None:
                 plan = result.plan

@@ -19,7 +19,7 @@ from django.views.decorators.http import require_POST, require_safe
 from scheduling import ports
 from scheduling.browsing import history, places, price_now, spans, task_rows
 from scheduling.models import Job
-from scheduling.selectors import visible_job
+from scheduling.selectors import links_of, visible_job, visible_jobs
 from scheduling.services.holding import hold_for, release_for
 from scheduling.services.stop import cancel_jobs
 from scheduling.states import JOB_ENDED
@@ -34,8 +34,12 @@ def job(request: SignedIn, job_id: int) -> HttpResponse:
     found = visible_job(request.user, job_id)
     events = history(found)
     cost = ports.meter.job_costs([found.pk], now).get(found.pk)
+    after, followers = links_of([found.pk], request.user)[found.pk]
+    linked = visible_jobs(request.user).in_bulk([*after, *followers])
     context = {
         "job": found,
+        "after": [linked[job_id] for job_id in after if job_id in linked],
+        "followers": [linked[job_id] for job_id in followers if job_id in linked],
         "team": found.team,
         "now": now,
         "ended": found.state in JOB_ENDED,
