@@ -281,7 +281,7 @@ _HOLDERS: Mapping[object, str] = {
 
 
 def _held(n: Numbers, unit: Unit) -> str:
-    """``after``: the jobs that must succeed first, each {job, name or None, state where it can never succeed}, or an id."""
+    """``after``: the jobs that must succeed first, each an id or {job, name or None, state if it can never succeed}."""
     if n.get("after"):
         waits = f"waits for {_count(len(n['after']), 'job', 'jobs')} to succeed: "
         return waits + _list([_predecessor(each) for each in n["after"]]) + _never(n["after"])

@@ -51,14 +51,15 @@ class Clockwork:
     cycles: int = 0
     deciding_s: float = field(default=0.0)
     pace: Callable[[datetime, datetime], None] | None = None
-    watcher: Watcher = field(default_factory=Watcher)
+    watcher: Watcher | None = None
 
     def settle(self, rounds: int = 200) -> core.Plan | None:
         """Cycles and reconciles at this moment until nothing changes; returns the last plan that was made, if any."""
         plan = None
         for _ in range(rounds):
             changed = sum(reconciler.step(self.now) for reconciler in self.reconcilers)
-            changed += self.watcher.step(self.now, self.scheduler, self.reconcilers)
+            if self.watcher is not None:
+                changed += self.watcher.step(self.now, self.scheduler, self.reconcilers)
             result = self.scheduler.cycle(self.now)
             if result.plan is not None:
                 plan = result.plan
@@ -74,7 +75,8 @@ class Clockwork:
         told to give way that was left alone until then, a replica is started again."""
         moments = [moment for each in self.reconcilers if (moment := each.engine.next_change()) is not None]
         picture = self.scheduler.picture
-        known = (picture.claims_change_at, picture.protected_until, picture.rests_until, self.watcher.next_look)
+        look = self.watcher.next_look if self.watcher is not None else None
+        known = (picture.claims_change_at, picture.protected_until, picture.rests_until, look)
         moments += [moment for moment in known if moment is not None]
         return min(moments, default=None)
 

@@ -115,7 +115,8 @@ def _restart(world: World, values: Values) -> None:
 def _utilization(world: World, values: Values) -> None:
     for job_id in world.jobs[values["job"]]:
         world.engine.play(job_id, float(values["compute"]), float(values["memory"]))
-    world.clockwork.watcher.next_look = None  # at once, so that the file's moments are those that count
+    if world.clockwork.watcher is not None:
+        world.clockwork.watcher.next_look = None  # at once, so that the file's moments are those that count
 
 
 _ACTIONS: Mapping[str, Callable[[World, Values], None]] = {

@@ -21,7 +21,7 @@ from scheduling.services.reconcile import Reconciler
 from scheduling.services.requests import read_job
 from scheduling.services.stop import set_priority_class
 from scheduling.services.submit import ensure_priority_classes
-from scheduling.simulation.clockwork import Clockwork
+from scheduling.simulation.clockwork import Clockwork, Watcher
 from scheduling.simulation.scenario_model import Entry, NodeSpec, PoolSpec, Scenario
 from scheduling.simulation.scenario_yaml import ScenarioError
 from tenants.models import SLUG, Membership, Team, User
@@ -114,7 +114,7 @@ def build_world(scenario: Scenario, set_rate: SetRate) -> World:
     ensure_priority_classes()
     connection = create_engine("simulation", "simulated")
     engine = SimulatedEngine(swings=False)
-    clockwork = Clockwork(now, leading_scheduler(now), [Reconciler(connection, engine)])
+    clockwork = Clockwork(now, leading_scheduler(now), [Reconciler(connection, engine)], watcher=Watcher())
     world = World(scenario, clockwork, engine, set_rate)
     for position, pool in enumerate(scenario.pools):
         with _refusals_at(f"pools[{position}]", pool.line):
