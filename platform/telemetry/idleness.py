@@ -47,10 +47,13 @@ def watched_allocations(also: Q | None = None) -> QuerySet[Allocation]:
     return Allocation.objects.filter(watched & (also or Q()), released_at__isnull=True)
 
 
-def keep_idle_since(readings: Sequence[TaskReading], devices: Iterable[DeviceUse], now: datetime) -> None:
+def keep_idle_since(
+    connection: EngineConnection, readings: Sequence[TaskReading], devices: Iterable[DeviceUse], now: datetime
+) -> None:
     """Each reading of ``now`` of a watched job's task says since when it does nothing; None: it works, or who knows."""
     by_id = {reading.allocation_id: reading for reading in readings}
-    watched = list(watched_allocations(Q(pk__in=list(by_id))).select_related("node").order_by("pk"))
+    rows = watched_allocations(Q(pool__engine=connection)).select_related("node").order_by("pk")
+    watched = [allocation for allocation in rows if allocation.pk in by_id]
     if not watched:
         return
     before = TaskReading.objects.in_bulk([allocation.pk for allocation in watched])

@@ -36,7 +36,7 @@ def record_utilization(connection: EngineConnection, utilization: Utilization, n
     with transaction.atomic():
         devices = _device_rows(connection, utilization.devices, now)
         tasks = _task_rows(connection, utilization.tasks, now)
-        keep_idle_since(tasks, utilization.devices, now)
+        keep_idle_since(connection, tasks, utilization.devices, now)
         DeviceReading.objects.bulk_create(
             devices,
             update_conflicts=True,

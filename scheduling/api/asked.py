@@ -237,5 +237,7 @@ class JobRequest(AskedSerializer):
         required=False,
         help_text="jobs that must succeed before it starts: ids, or names of earlier jobs of the same list",
     )
-    duration = Duration(required=False, help_text="what a simulated engine plays")
+    duration = Duration(
+        required=False, help_text="what a simulated engine plays: how long a task runs; of a service, each replica"
+    )
     exit = serializers.ChoiceField(["succeeded", "failed"], required=False, help_text="how a simulated job ends")

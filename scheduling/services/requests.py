@@ -466,6 +466,8 @@ def read_job(payload: Any, pools: Mapping[str, Pool], *, where: str = "") -> Job
         duration_ms=reading.take("duration", any_duration(1000)),
         exit_code=0 if reading.choice("exit", ("succeeded", "failed"), "succeeded") == "succeeded" else 1,
     )
+    if spec.kind == Job.Kind.SERVICE and spec.retries:
+        reading.fault("retries", "a service is started again however often it ends; retries are for other kinds")
     faults = top.faults + reading.faults
     if faults:
         raise Invalid(faults)

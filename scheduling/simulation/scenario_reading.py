@@ -4,7 +4,9 @@ Beyond the fields that every scenario has, these are read: ``vendor`` of a node;
 ``valid_from``, ``valid_until``, ``override`` of a quota, ``remove: true`` of a quota step; ``rename``, ``state`` of a
 pool step; ``priority_class: {name, value}`` as a step; a ``team`` step that names a new team creates it;
 ``pool/node`` where two pools have a node of the same name; a name that was submitted with ``repeat`` stands for all of
-its jobs; ``pool`` in what is expected of a team counts that pool alone; ``cost`` of a job.
+its jobs; ``pool`` in what is expected of a team counts that pool alone; ``cost`` of a job. Of a pool's options also
+``idle_limit`` and ``max_evictions`` (null: none), of a submission ``max_evictions``. ``duration`` of a service is how
+long each replica lives before it ends as ``exit`` says. What a job uses is unknown until a ``utilization`` step.
 """
 
 from __future__ import annotations
