@@ -165,7 +165,7 @@ def jobs_told(
     ids = visible_team_ids(user)
     seen = None if ids is None else frozenset(Team.objects.filter(pk__in=ids).values_list("slug", flat=True))
     serializer = JobDetailSerializer if detail else JobSerializer
-    links = links_of([job.pk for job in jobs], user)
+    links = links_of([job.pk for job in jobs], ids)
     return list(serializer(jobs, many=True, context={"seen": seen, "may_stop": may_stop, "links": links}).data)
 
 

@@ -72,8 +72,9 @@ class Search:
             found = self._search(case, rules)
             if found is not None:
                 return self._carry_out(candidate, *found)
-        tells = case.tried or self._entitled(case, case.charge)
-        vain = (case.charge, case.freeable, self._spared(case)) if tells else None
+        spared = self._spared(case)
+        tells = case.tried or spared or self._entitled(case, case.charge)
+        vain = (case.charge, case.freeable, spared) if tells else None
         self._in_vain[key] = vain
         self._note(candidate, vain)
         return []
@@ -115,12 +116,14 @@ class Search:
     def _spared(self, case: _Case) -> int:
         """What could be taken back, were it not of jobs that gave way as often as they may be made to."""
         own, allocated = case.candidate.leaf, self._at.account.allocated
-        return sum(
-            charge
-            for leaf, jobs in self._victims.spared.items()
-            for priority, charge in jobs
-            if (priority < case.candidate.job.priority if leaf == own else allocated[leaf] > self._floor[leaf])
-        )
+        entitled = self._entitled(case, case.charge) > 0
+        found = 0
+        for leaf, jobs in self._victims.spared.items():
+            if leaf == own:
+                found += sum(charge for priority, charge in jobs if priority < case.candidate.job.priority)
+            elif entitled and allocated[leaf] > self._floor[leaf]:
+                found += sum(charge for _, charge in jobs)
+        return found
 
     def _note(self, candidate: Candidate, vain: tuple[int, int, int] | None) -> None:
         if vain is not None:

@@ -274,8 +274,6 @@ def _reserved_for(n: Numbers, unit: Unit) -> str:
 _HOLDERS: Mapping[object, str] = {
     "owner": "held by its owner",
     "operator": "held by an operator",
-    "budget": "held: a budget is spent",
-    "budget_spent": "held: a budget is spent",
     "dependency": "held until the jobs that it comes after have succeeded",
 }
 

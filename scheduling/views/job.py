@@ -24,7 +24,7 @@ from scheduling.services.holding import hold_for, release_for
 from scheduling.services.stop import cancel_jobs
 from scheduling.states import JOB_ENDED
 from tenants.pages import SignedIn, page, show
-from tenants.policy import may, require
+from tenants.policy import may, require, visible_team_ids
 
 
 @page
@@ -34,7 +34,7 @@ def job(request: SignedIn, job_id: int) -> HttpResponse:
     found = visible_job(request.user, job_id)
     events = history(found)
     cost = ports.meter.job_costs([found.pk], now).get(found.pk)
-    after, followers = links_of([found.pk], request.user)[found.pk]
+    after, followers = links_of([found.pk], visible_team_ids(request.user))[found.pk]
     linked = visible_jobs(request.user).in_bulk([*after, *followers])
     context = {
         "job": found,

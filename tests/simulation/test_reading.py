@@ -116,7 +116,6 @@ FAULTS = [
     (HEAD + STEP % "restart: scheduler, refused: false", 6, "steps[0].refused", "must be true"),
     (HEAD + STEP % (SUBMIT % "topology: {level: rack}"), 6, "steps[0].submit.topology", "not supported yet"),
     (HEAD + STEP % (SUBMIT % "after: [x]"), 6, "submit.after", "there is no x"),
-    (HEAD + STEP % (SUBMIT % "kind: service, duration: 1h"), 6, "steps[0].submit.duration", "not supported yet"),
     (HEAD + STEP % (SUBMIT % "colour: red"), 6, "steps[0].submit.colour", "no such field"),
     (HEAD + STEP % (SUBMIT % "repeat: 0"), 6, "steps[0].submit.repeat", "whole"),
     (HEAD + STEP % (SUBMIT % "priority: royal"), 6, "submit.priority", "there is no royal"),
