@@ -21,7 +21,7 @@ from scheduling.models import (
     Task,
     TaskGroup,
 )
-from scheduling.services import stop
+from scheduling.services import holding, stop
 from wire.console import ReadOnly, ReadOnlyRows, ThroughService, do_each
 
 
@@ -105,13 +105,13 @@ class JobAdmin(ReadOnly):
     @admin.action(description="Hold: passed over until released")
     def hold_jobs(self, request: HttpRequest, rows: QuerySet[Job]) -> None:
         def act(job: Job, now: datetime, actor: int) -> None:
-            stop.hold_job(job, now, by=Job.Hold.OPERATOR, actor_id=actor)
+            holding.hold_job(job, now, by=Job.Hold.OPERATOR, actor_id=actor)
 
         do_each(request, rows, act, "held")
 
     @admin.action(description="Release")
     def release_jobs(self, request: HttpRequest, rows: QuerySet[Job]) -> None:
-        do_each(request, rows, lambda job, now, actor: stop.release_job(job, now, actor_id=actor), "released")
+        do_each(request, rows, lambda job, now, actor: holding.release_job(job, now, actor_id=actor), "released")
 
 
 @admin.register(Task)

@@ -300,6 +300,9 @@ def history(job: Job, most: int = 60) -> list[Event]:
         "job.evicted",
         "job.shrunk",
         "job.lost_tasks",
+        "job.replica",
+        "job.idle",
+        "job.dependency",
         "job.changed",
     )
     return list(Event.objects.filter(job_id=job.pk, kind__in=kinds).order_by("-seq")[:most])

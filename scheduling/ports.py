@@ -12,6 +12,8 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from inventory.models import EngineConnection
+    from scheduling.engines.base import Utilization
     from scheduling.models import Allocation
 
 
@@ -90,5 +92,16 @@ class NoBudgets:
         return NothingToWatch()
 
 
+class Idleness(Protocol):
+    """Ends interactive jobs that do nothing, by what is measured of them. Above scheduling, where samples are kept."""
+
+    def watches(self) -> bool:
+        """Whether any job runs now that would be ended for doing nothing."""
+
+    def look(self, connection: EngineConnection, utilization: Utilization, now: datetime) -> None:
+        """What is used at ``now`` is on record, and jobs that did nothing for too long are told to stop."""
+
+
 meter: Meter
+idleness: Idleness
 budgets: Budgets = NoBudgets()

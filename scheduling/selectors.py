@@ -98,6 +98,19 @@ def job_figures(jobs: Sequence[Job], now: datetime) -> dict[int, Figures]:
     return found
 
 
+def links_of(job_ids: Sequence[int], seen: Collection[int] | None) -> dict[int, tuple[list[int], list[int]]]:
+    """By job: (what it comes after, what comes after it), of the teams ``seen`` (None: all), by id."""
+    found: dict[int, tuple[list[int], list[int]]] = {job_id: ([], []) for job_id in job_ids}
+    links = Job.after.through.objects.filter(Q(from_job_id__in=job_ids) | Q(to_job_id__in=job_ids))
+    columns = ("from_job_id", "to_job_id", "from_job__team_id", "to_job__team_id")
+    for behind, before, team_behind, team_before in links.order_by("from_job_id", "to_job_id").values_list(*columns):
+        if behind in found and (seen is None or team_before in seen):
+            found[behind][0].append(before)
+        if before in found and (seen is None or team_behind in seen):
+            found[before][1].append(behind)
+    return found
+
+
 # ---- shares ----------------------------------------------------------------------------------------------------------
 
 

@@ -69,6 +69,8 @@ class PoolAdmin(ThroughService):
         "half_life_s",
         "grace_s",
         "min_runtime_s",
+        "max_evictions",
+        "idle_limit_s",
         "billing_start",
     )
     fixed_fields = ("engine", "unit")

@@ -38,6 +38,10 @@ class PoolOptionsSerializer(serializers.Serializer):
     half_life = serializers.IntegerField(source="half_life_s", allow_null=True)
     grace = serializers.IntegerField(source="grace_s")
     min_runtime = serializers.IntegerField(source="min_runtime_s")
+    max_evictions = serializers.IntegerField(allow_null=True, help_text="of one job; null: as often as it takes")
+    idle_limit = serializers.IntegerField(
+        source="idle_limit_s", allow_null=True, help_text="an interactive job that does nothing for so long ends"
+    )
 
 
 class PoolSerializer(serializers.ModelSerializer):

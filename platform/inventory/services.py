@@ -110,7 +110,23 @@ def set_engine_state(engine: EngineConnection, state: str, now: datetime, messag
 
 
 LONGEST_HALF_LIFE_S = 10 * 365 * 24 * 3600
-POOL_OPTIONS = ("sharing", "share_across_teams", "placement", "step_milli", "half_life_s", "grace_s", "min_runtime_s")
+POOL_OPTIONS = (
+    "sharing",
+    "share_across_teams",
+    "placement",
+    "step_milli",
+    "half_life_s",
+    "grace_s",
+    "min_runtime_s",
+    "max_evictions",
+    "idle_limit_s",
+)
+# What may be None, which is off, and from what to what it may be else.
+BOUNDS = {
+    "half_life_s": (1, LONGEST_HALF_LIFE_S),
+    "max_evictions": (0, 32_767),
+    "idle_limit_s": (60, 10 * 366 * 86_400),
+}
 
 
 def create_pool(
@@ -161,10 +177,10 @@ def _check_options(options: Mapping[str, Any]) -> None:
             faults.append(Fault(key, "is not one of the allowed values", value=options[key], allowed=values))
     if "step_milli" in options and not 1 <= options["step_milli"] <= 1000:
         faults.append(Fault("step_milli", "must be 1 to 1000 milli", value=options["step_milli"]))
-    half_life = options.get("half_life_s")
-    if half_life is not None and (type(half_life) is not int or not 1 <= half_life <= LONGEST_HALF_LIFE_S):
-        message = f"must be whole seconds from 1 to {LONGEST_HALF_LIFE_S}, or none for no memory of the past"
-        faults.append(Fault("half_life_s", message, value=half_life))
+    for key, (low, high) in BOUNDS.items():
+        value = options.get(key)
+        if value is not None and not (type(value) is int and low <= value <= high):
+            faults.append(Fault(key, f"must be a whole number from {low} to {high}, or not set", value=value))
     if faults:
         raise Invalid(faults)
 

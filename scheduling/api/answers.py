@@ -13,7 +13,7 @@ from inventory.models import Pool
 from scheduling.core.units import MILLI_PER_DEVICE, gpus_from_milli
 from scheduling.granted import granted_to_groups, template_of, told
 from scheduling.models import Allocation, AllocationDevice, Decision, Job, PriorityClass, TaskGroup
-from scheduling.selectors import job_figures
+from scheduling.selectors import job_figures, links_of
 from scheduling.services.place_rules import WIDEST_FIRST
 from scheduling.telling import in_units, reason_told
 from tenants.models import Team
@@ -116,6 +116,8 @@ class JobSerializer(serializers.ModelSerializer):
     started_at = Moment(allow_null=True)
     ended_at = Moment(allow_null=True)
     estimated_start = Moment(allow_null=True)
+    after = serializers.SerializerMethodField(help_text="jobs that must succeed first, of those that you may see")
+    followers = serializers.SerializerMethodField(help_text="jobs that come after it, of those that you may see")
 
     class Meta:
         model = Job
@@ -124,6 +126,7 @@ class JobSerializer(serializers.ModelSerializer):
             *("reasons", "priority", "preemptible", "tasks", "tasks_running", "gpus", "requested", "allocated", "cost"),
             *("gpu_hours", "time_limit", "min_runtime", "retries", "retries_used", "preemptions", "submitted_at"),
             *("started_at", "ended_at", "estimated_start", "exit_code", "end_message", "version"),
+            *("max_evictions", "after", "followers"),
         )
 
     @extend_schema_field({"type": ["string", "integer"]})
@@ -144,6 +147,14 @@ class JobSerializer(serializers.ModelSerializer):
         if job.pool.unit == Pool.Unit.CPU:
             return gpus_from_milli(sum(group.count * group.cpu_milli for group in groups))
         return gpus_from_milli(job.milli_wanted)
+
+    @extend_schema_field({"type": "array", "items": {"type": "integer"}})
+    def get_after(self, job: Job) -> list[int]:
+        return list(self.context["links"][job.pk][0])
+
+    @extend_schema_field({"type": "array", "items": {"type": "integer"}})
+    def get_followers(self, job: Job) -> list[int]:
+        return list(self.context["links"][job.pk][1])
 
     def get_gpu_hours(self, job: Job) -> str:
         return decimal_text(job.figures.milli_seconds / 3_600_000)  # type: ignore[attr-defined]
@@ -188,7 +199,9 @@ def jobs_told(
     ids = visible_team_ids(user)
     seen = None if ids is None else frozenset(Team.objects.filter(pk__in=ids).values_list("slug", flat=True))
     serializer = JobDetailSerializer if detail else JobSerializer
-    return list(serializer(jobs, many=True, context={"seen": seen, "may_stop": may_stop, "granted": {}}).data)
+    links = links_of([job.pk for job in jobs], ids)
+    context = {"seen": seen, "may_stop": may_stop, "granted": {}, "links": links}
+    return list(serializer(jobs, many=True, context=context).data)
 
 
 class SliceSerializer(serializers.ModelSerializer):

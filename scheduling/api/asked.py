@@ -14,7 +14,14 @@ from inventory.models import AcceleratorModel
 from inventory.selectors import pool_named
 from scheduling.models import Job
 from scheduling.services.place_rules import WIDEST_FIRST
-from scheduling.services.requests import MAX_DEVICES, MAX_MEMORY_MIB, MAX_RETRIES, MAX_TASKS
+from scheduling.services.requests import (
+    MAX_DEVICES,
+    MAX_EVICTIONS,
+    MAX_MEMORY_MIB,
+    MAX_PREDECESSORS,
+    MAX_RETRIES,
+    MAX_TASKS,
+)
 from tenants.models import name_key
 from tenants.policy import team_tree
 from tenants.selectors import team_named
@@ -157,6 +164,18 @@ class Priority(serializers.Field):
     """The name of a priority class, or a value of its own."""
 
 
+@extend_schema_field(
+    {
+        "type": "array",
+        "maxItems": MAX_PREDECESSORS,
+        "uniqueItems": True,
+        "items": {"type": ["integer", "string"], "minimum": 1, "minLength": 1, "maxLength": 200, "pattern": NO_NUL},
+    }
+)
+class References(serializers.Field):
+    """Jobs."""
+
+
 class AskedSerializer(serializers.Serializer):
     """What each task asks for. Without ``gpus``, ``devices`` and ``gpu_memory_mib`` it is CPU only."""
 
@@ -227,5 +246,14 @@ class JobRequest(AskedSerializer):
         WIDEST_FIRST, required=False, help_text="no two of its tasks share a domain of this level; host: a node"
     )
     min_runtime = Duration(required=False)
-    duration = Duration(required=False, help_text="what a simulated engine plays")
+    max_evictions = Whole(
+        required=False, min_value=0, max_value=MAX_EVICTIONS, help_text="how often it is made to give way; 0: never"
+    )
+    after = References(
+        required=False,
+        help_text="jobs that must succeed before it starts: ids, or names of earlier jobs of the same list",
+    )
+    duration = Duration(
+        required=False, help_text="what a simulated engine plays: how long a task runs; of a service, each replica"
+    )
     exit = serializers.ChoiceField(["succeeded", "failed"], required=False, help_text="how a simulated job ends")

@@ -230,7 +230,8 @@ class Cycle:
         self.dropped: list[Candidate] = []  # of those, the ones that are given nothing whatever happens
         self.waits_for: dict[int, tuple[PoolCycle, list[int]]] = {}  # job → where it waits for which jobs to be gone
         self.futures: Mapping[int, Future] = {}  # by pool, where anything runs
-        self.not_freed: dict[int, tuple[int, int, int]] = {}  # job → pool, what it needs, the most that can be freed
+        # Job → pool, what it needs, the most that can be freed, what jobs hold that gave way as often as they may.
+        self.not_freed: dict[int, tuple[int, int, int, int]] = {}
         self.broken: list[int] = []  # jobs that run below their least and cannot be made whole now
         self.caps = ClassCaps(snapshot.pools)
         self._nodes_of_running: Mapping[int, tuple[int, ...]] | None = None
@@ -304,10 +305,11 @@ class Cycle:
             if job.held is not None:
                 continue
             rule = None if job.topology is None and job.apart is None else self._gang_rule(job)
-            key = job.groups if rule is None else (job.groups, rule)
+            one_by_one = job.service and job.growing
+            key = job.groups if rule is None and not one_by_one else (job.groups, rule, one_by_one)
             ask = asks.get(key)
             if ask is None:
-                ask = asks[key] = Ask(job.groups, rule)
+                ask = asks[key] = Ask(job.groups, rule, one_by_one=one_by_one)
             candidate = Candidate(job, ask, self.tree.leaf(job.team_id), self._choices(job))
             self.candidates.append(candidate)
             for rank, pool_cycle in enumerate(candidate.choices):

@@ -47,7 +47,7 @@ class Search:
             0 if own else amount for own, amount in zip(self._at.tree.own, standing.guaranteed, strict=True)
         ]
         self._past = PastClaims(future.at, cycle.snapshot.now)
-        self._in_vain: dict[Hashable, tuple[int, int] | None] = {}
+        self._in_vain: dict[Hashable, tuple[int, int, int] | None] = {}
         self._rescued = 0
         self.touched: set[int] = set()  # leaves that something was taken from
 
@@ -75,7 +75,9 @@ class Search:
             found = self._search(case, rules)
             if found is not None:
                 return self._carry_out(candidate, *found)
-        vain = (int(case.charge), int(case.freeable)) if case.tried or self._entitled(case, case.charge) else None
+        spared = self._spared(case)
+        tells = case.tried or spared or self._entitled(case, case.charge)
+        vain = (int(case.charge), int(case.freeable), spared) if tells else None
         self._in_vain[key] = vain
         self._note(candidate, vain)
         return []
@@ -114,7 +116,19 @@ class Search:
         leaf, tree = case.candidate.leaf, self._at.tree
         return not tree.own[leaf] and refusal.numbers["team"] == tree.teams[leaf].name
 
-    def _note(self, candidate: Candidate, vain: tuple[int, int] | None) -> None:
+    def _spared(self, case: _Case) -> int:
+        """What could be taken back, were it not of jobs that gave way as often as they may be made to."""
+        own, allocated = case.candidate.leaf, self._at.account.allocated
+        entitled = self._entitled(case, case.charge) > 0
+        found = 0
+        for leaf, jobs in self._victims.spared.items():
+            if leaf == own:
+                found += sum(charge for priority, charge in jobs if priority < case.candidate.job.priority)
+            elif entitled and allocated[leaf] > self._floor[leaf]:
+                found += sum(charge for _, charge in jobs)
+        return found
+
+    def _note(self, candidate: Candidate, vain: tuple[int, int, int] | None) -> None:
         if vain is not None:
             self._cycle.not_freed.setdefault(candidate.job.id, (self._at.pool.id, *vain))
 

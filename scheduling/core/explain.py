@@ -60,8 +60,8 @@ class Explanations:
             return reasons
         key = (id(reasons), not_freed)
         if key not in self._freeable:
-            pool_id, needed, freeable = not_freed
-            more = {"needed_milli": needed, "freeable_milli": freeable}
+            pool_id, needed, freeable, spared = not_freed
+            more = {"needed_milli": needed, "freeable_milli": freeable} | ({"spared_milli": spared} if spared else {})
             self._freeable[key] = tuple(
                 replace(each, numbers={**each.numbers, **more})
                 if each.pool_id == pool_id and each.code in _TELLS_FREEABLE

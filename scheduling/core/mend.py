@@ -26,8 +26,8 @@ def mend(cycle: Cycle, room: RoomToMake) -> None:
 
 
 def is_short(job: PendingJob) -> bool:
-    """Whether it runs with fewer tasks than it needs."""
-    return job.growing and any(group.placed < group.min_count for group in job.groups)
+    """Whether it runs with fewer tasks than it needs. A service can do with any of its replicas."""
+    return job.growing and not job.service and any(group.placed < group.min_count for group in job.groups)
 
 
 def _replaced(cycle: Cycle, candidate: Candidate) -> bool:

@@ -181,6 +181,14 @@ class PendingJob:
     time_limit: int | None = None  # how long it may run; microseconds; None: for ever
     topology: Topology | None = None
     apart: str | None = None  # a level: no two of its tasks share a domain of it
+    evictions: int = 0  # how often it gave way as a whole
+    max_evictions: int | None = None  # after how many it gives way no more; None: as the pool says
+    service: bool = False  # its tasks are replicas: while it runs, each that is missing is placed by itself
+
+    @property
+    def degraded(self) -> bool:
+        """Whether it is a service that runs with fewer replicas than its least."""
+        return self.service and self.growing and any(group.placed < group.min_count for group in self.groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +225,7 @@ class RunningJob:
     least: tuple[int, ...]
     protected_until: int = 0  # microseconds
     ends_at: int | None = None  # when its time limit ends it, if nothing else does; microseconds; None: it has none
+    spared: bool = False  # it gave way as often as it may be made to: it is no victim any more
 
 
 @dataclass(frozen=True, slots=True)

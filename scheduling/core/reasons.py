@@ -65,7 +65,9 @@ def _freeable(n: Numbers, unit: Unit) -> str:
     """Of a job that is entitled to make others give way, where that is not enough."""
     if "freeable_milli" not in n:
         return ""
-    return f"; {_amount(n['needed_milli'], unit)} needed, at most {format_gpus(n['freeable_milli'])} can be freed"
+    spared = n.get("spared_milli")
+    also = f", {format_gpus(spared)} held by jobs that gave way as often as they may be made to" if spared else ""
+    return f"; {_amount(n['needed_milli'], unit)} needed, at most {format_gpus(n['freeable_milli'])} can be freed{also}"
 
 
 def _are_free(milli: int, unit: Unit) -> str:
@@ -307,11 +309,45 @@ def _reserved_for(n: Numbers, unit: Unit) -> str:
     return f"the room in {n['pool']} is kept for job {n['job']}, which comes first"
 
 
+_HOLDERS: Mapping[object, str] = {
+    "owner": "held by its owner",
+    "operator": "held by an operator",
+    "dependency": "held until the jobs that it comes after have succeeded",
+}
+
+
 def _held(n: Numbers, unit: Unit) -> str:
+    """``after``: the jobs that must succeed first, each an id or {job, name or None, state if it can never succeed}."""
     if n.get("after"):
-        return f"waits for {_count(len(n['after']), 'job', 'jobs')} to succeed: {_list(n['after'])}"
+        waits = f"waits for {_count(len(n['after']), 'job', 'jobs')} to succeed: "
+        return waits + _list([_predecessor(each) for each in n["after"]]) + _never(n["after"])
     by = n.get("by", "held")
-    return "held" if by == "held" else f"held: {by}"
+    return "held" if by == "held" else _HOLDERS.get(by, f"held: {by}")
+
+
+def _predecessor(each: Any) -> str:
+    if not isinstance(each, Mapping):
+        return str(each)
+    return f"{each['name']} ({each['job']})" if each["name"] else str(each["job"])
+
+
+def _never(after: Sequence[Any]) -> str:
+    """Of those that ended without success, in whose place nothing comes by itself."""
+    ended = [each for each in after if isinstance(each, Mapping) and each.get("state")]
+    if not ended:
+        return ""
+    how = {"failed": "failed", "cancelled": "was cancelled"}
+    which = [how[each["state"]] if len(after) == 1 else f"{_predecessor(each)} {how[each['state']]}" for each in ended]
+    told = f", which {which[0]}" if len(after) == 1 else f"; {_list(which)}"
+    return f"{told}: it never starts by itself, release it to start it all the same, or cancel it"
+
+
+def _crash_loop(n: Numbers, unit: Unit) -> str:
+    how = f"exit code {n['exit_code']}" if n["exit_code"] is not None else n["ended"] or "no exit code"
+    times = f"{n['in_a_row']} times in a row soon after its start" if n["in_a_row"] > 1 else "by itself"
+    others = f", as did {_count(n['replicas'] - 1, 'other', 'others')}" if n["replicas"] > 1 else ""
+    moment = str(n["next_try"]).replace("T", " ").replace("+00:00", " UTC")
+    return f"a replica ended {times} ({how}){others}: it is started again at {moment}"
 
 
 def _budget_spent(n: Numbers, unit: Unit) -> str:
@@ -356,6 +392,7 @@ _KINDS = (
     ReasonKind("gang_incomplete", _ROOM | {"devices", "needed", "fitting"}, _gang_incomplete),
     ReasonKind("reserved_for", frozenset({"pool", "job"}), _reserved_for),
     ReasonKind("held", frozenset(), _held),
+    ReasonKind("crash_loop", frozenset({"replicas", "in_a_row", "exit_code", "ended", "next_try"}), _crash_loop),
     ReasonKind("budget_spent", frozenset({"team", "budget", "spent"}), _budget_spent),
     ReasonKind("pool_unavailable", frozenset({"pool"}), _pool_unavailable),
     ReasonKind("waiting_for_preemption", frozenset({"jobs"}), _waiting_for_preemption),

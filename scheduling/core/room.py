@@ -27,13 +27,16 @@ class Want(NamedTuple):
 
 
 class Ask:
-    """What the groups of a job still ask for. Jobs that ask alike share one Ask, so it can be looked up by identity."""
+    """What the groups of a job still ask for. Jobs that ask alike share one Ask, so it can be looked up by identity.
+
+    ``one_by_one``: nothing of it must start together, because the job runs already and can do with any part of it.
+    """
 
     __slots__ = ("extra", "groups", "least", "rule", "tasks")
 
-    def __init__(self, groups: tuple[Group, ...], rule: GangRule | None = None):
+    def __init__(self, groups: tuple[Group, ...], rule: GangRule | None = None, *, one_by_one: bool = False):
         self.groups = groups
-        needed = [max(0, group.min_count - group.placed) for group in groups]
+        needed = [0 if one_by_one else max(0, group.min_count - group.placed) for group in groups]
         self.tasks = sum(needed)
         self.extra = [max(0, group.count - group.placed - n) for group, n in zip(groups, needed, strict=True)]
         self.rule = rule if rule is None or not any(self.extra) else replace(rule, whole=self._whole(needed))

@@ -5,6 +5,7 @@ A *unit* is what gives way together: one task that an elastic job can do without
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -42,8 +43,11 @@ class Victims:
         self._between: dict[tuple[int, int], tuple[int, tuple[int, ...]]] = {}
         self.shrinking: dict[int, list[Unit]] = {}
         self.stopping: dict[int, list[Unit]] = {}
+        self.spared: dict[int, list[tuple[int, int]]] = defaultdict(list)  # leaf → (priority, charge) of spared jobs
         for job in running:
-            if job.preemptible and job.protected_until <= now:
+            if job.preemptible and job.spared:
+                self._note_spared(job)
+            elif job.preemptible and job.protected_until <= now:
                 self._enter(job)
         for units in (*self.shrinking.values(), *self.stopping.values()):
             units.sort(key=lambda unit: unit.order)
@@ -52,6 +56,11 @@ class Victims:
             leaf: min(unit.charge for units in (self.shrinking, self.stopping) for unit in units.get(leaf, ()))
             for leaf in self.leaves
         }
+
+    def _note_spared(self, job: RunningJob) -> None:
+        charge = self._at.charge_of_tasks(TaskStart(t.group, t.placement) for t in job.tasks if not t.releasing)
+        if charge:
+            self.spared[self._at.tree.leaf(job.team_id)].append((job.priority, charge))
 
     def _enter(self, job: RunningJob) -> None:
         live = [task for task in job.tasks if not task.releasing]

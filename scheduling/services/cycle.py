@@ -242,7 +242,7 @@ def _bind(
     if not starts:
         return []
     take_devices([task.placement for start in starts for task in start.tasks], 1)
-    tasks = _tasks_for(starts)
+    tasks = _tasks_for(starts, picture)
     allocations: list[Allocation] = []
     for start, own in zip(starts, tasks, strict=True):
         job = picture.pending[start.job_id]
@@ -289,8 +289,11 @@ def _bind(
 def _start_jobs(starts: Sequence[core.Start], picture: Picture) -> None:
     by_pool: dict[int, list[int]] = defaultdict(list)
     for start in starts:
-        if not picture.pending[start.job_id].growing:
+        job = picture.pending[start.job_id]
+        if not job.growing:
             by_pool[start.pool_id].append(start.job_id)
+        elif job.service and start.job_id not in picture.resting:
+            update_rows(Job, [start.job_id], reasons=[])  # of what was missing, which it then told
     for pool_id, job_ids in sorted(by_pool.items()):
         update_rows(
             Job,
@@ -304,12 +307,15 @@ def _start_jobs(starts: Sequence[core.Start], picture: Picture) -> None:
         )
 
 
-def _tasks_for(starts: Sequence[core.Start]) -> list[list[int]]:
-    """For each start the ids of the waiting tasks that it places, group by group, lowest index first."""
+def _tasks_for(starts: Sequence[core.Start], picture: Picture) -> list[list[int]]:
+    """For each start the ids of the waiting tasks that it places, group by group, lowest index first; no replica that
+    is to wait before its next start."""
+    resting = {task for start in starts if (rest := picture.resting.get(start.job_id)) for task in rest.tasks}
     waiting: dict[tuple[int, int], list[int]] = defaultdict(list)
     rows = Task.objects.filter(job_id__in=[start.job_id for start in starts], state=Task.State.PENDING)
     for task_id, job_id, position in rows.order_by("-job_id", "-index").values_list("id", "job_id", "group__position"):
-        waiting[(job_id, position)].append(task_id)
+        if task_id not in resting:
+            waiting[(job_id, position)].append(task_id)
     return [[waiting[(start.job_id, task.group)].pop() for task in start.tasks] for start in starts]
 
 
@@ -402,15 +408,16 @@ def _tell(
     rows = []
     for job_id, found in reasons.items():
         job = picture.pending.get(job_id)
-        if job is None or job.growing:
+        if job is None or (job.growing and not job.service):
             continue
         unit = _unit(picture, job.pool_ids[0])
         rows.append((job, [reason_json(reason, unit) for reason in found]))
-    Job.objects.filter(state=Job.State.PENDING).bulk_update(
-        [Job(pk=job.id, reasons=told) for job, told in rows], ["reasons"], batch_size=200
-    )
+    for growing, states in ((False, [Job.State.PENDING]), (True, sorted(JOB_ACTIVE))):
+        Job.objects.filter(state__in=states).bulk_update(
+            [Job(pk=job.id, reasons=told) for job, told in rows if job.growing == growing], ["reasons"], batch_size=200
+        )
     for job, told in rows:
-        if job.id not in changed:
+        if job.id not in changed or job.growing:
             continue
         journal.record(
             "job.reasons",

@@ -23,7 +23,9 @@ from scheduling.core.lookahead import MIN_SEEN
 from scheduling.core.units import MILLI_PER_DEVICE
 from scheduling.models import Allocation, AllocationDevice, Job, Task, TaskGroup
 from scheduling.past_use import PoolMemory, memory_of, next_step
+from scheduling.services import restarts
 from scheduling.services.budget_holds import under_budget
+from scheduling.services.holding import held_numbers
 from scheduling.services.picture_rows import (
     EPOCH,
     MICROSECOND,
@@ -82,6 +84,8 @@ JOB_EVENTS = (
     "job.changed",
     "job.shrunk",
     "job.lost_tasks",
+    "job.dependency",
+    "job.replica",
 )
 
 
@@ -102,6 +106,7 @@ class Picture:
         self.job_live: dict[int, int] = defaultdict(int)  # job → its live allocations
         self.runners: dict[int, Runner] = {}  # by job
         self.allocations_of: dict[int, dict[int, None]] = defaultdict(dict)  # job → its live allocations
+        self.resting: dict[int, restarts.Resting] = {}  # by service, replicas that wait before their next start
         self.protected_until: datetime | None = None  # when the next job may be told to give way that was not before
         self._running: dict[int, core.RunningJob] = {}  # as last told; without what has changed since
         self.claims_change_at: datetime | None = None
@@ -121,11 +126,12 @@ class Picture:
         self.runners.clear()
         self.allocations_of.clear()
         self._running.clear()
+        self.resting.clear()
         self._load_claims(now)
         self.pools = {}
         self._load_pools(Pool.objects.all())
         self.pending = {}
-        self._load_jobs(Job.objects.filter(wanting()))
+        self._load_jobs(Job.objects.filter(wanting()), now)
         self.generation += 1
 
     def outdate(self) -> None:
@@ -137,7 +143,7 @@ class Picture:
         if self.seq < 0:
             self.load(now)
             return True
-        changed = self._claims_due(now) or self._protection_ended(now) or self._shares_moved(now)
+        changed = self._claims_due(now) | self._protection_ended(now) | self._shares_moved(now) | self._rests_ended(now)
         if last_seq(self.seq) == self.seq:
             return changed
         rows = list(
@@ -186,11 +192,26 @@ class Picture:
             for job_id in jobs:
                 self.pending.pop(job_id, None)
             for chunk in chunks(sorted(jobs), 500):
-                self._load_jobs(Job.objects.filter(pk__in=chunk, state__in=(Job.State.PENDING, *JOB_ACTIVE)))
+                self._load_jobs(Job.objects.filter(pk__in=chunk, state__in=(Job.State.PENDING, *JOB_ACTIVE)), now)
         changed = changed or claims or bool(fleets) or bool(jobs)
         if changed:
             self.generation += 1
         return changed
+
+    @property
+    def rests_until(self) -> datetime | None:
+        """When the next replica of a service may be started that had to wait until then."""
+        return min((each.until for each in self.resting.values()), default=None)
+
+    def _rests_ended(self, now: datetime) -> bool:
+        over = [job_id for job_id, each in sorted(self.resting.items()) if each.until <= now]
+        for chunk in chunks(over, 500):
+            for job_id in chunk:
+                self.pending.pop(job_id, None)
+                self.resting.pop(job_id, None)
+            self._load_jobs(Job.objects.filter(pk__in=chunk, state__in=(Job.State.PENDING, *JOB_ACTIVE)), now)
+        self.generation += bool(over)
+        return bool(over)
 
     def _protection_ended(self, now: datetime) -> bool:
         if self.protected_until is None or now < self.protected_until:
@@ -323,7 +344,7 @@ class Picture:
         for job in jobs:
             self.runners[job.pk] = runner_of(job, least[job.pk])
 
-    def _load_jobs(self, jobs: QuerySet[Job]) -> None:
+    def _load_jobs(self, jobs: QuerySet[Job], now: datetime) -> None:
         rows = list(jobs.select_related("priority_class").order_by("id"))
         groups: dict[int, list[TaskGroup]] = defaultdict(list)
         ids = [job.pk for job in rows]
@@ -341,17 +362,27 @@ class Picture:
                 .annotate(count=Count("id"))
             )
         spent = ports.budgets.spent({job.team_id for job in rows})
+        told = held_numbers([job for job in rows if job.hold])
+        services = [job.pk for job in rows if job.kind == Job.Kind.SERVICE]
+        rests = restarts.rests(services) if services else {}
         for job in rows:
+            self.resting.pop(job.pk, None)
             if job.state != Job.State.PENDING:
                 self.runners[job.pk] = runner_of(job, [group.min_count for group in groups[job.pk]])
                 self._running.pop(job.pk, None)
                 if job.pk in self.job_class:
                     self._count_class(job.pk, *self.job_class[job.pk][:2], job.priority_class.name)
-            found = self._pending_job(job, groups[job.pk], placed)
+            found = self._pending_job(job, groups[job.pk], placed, told.get(job.pk, {}))
+            rest = restarts.resting(rests.get(job.pk, {}), now)
+            if found is not None and rest is not None:
+                self.resting[job.pk] = rest
+                found = restarts.without_resting(found, rest)
             if found is not None:
                 self.pending[job.pk] = under_budget(found, job, spent.get(job.team_id))
 
-    def _pending_job(self, job: Job, groups: Sequence[TaskGroup], placed: Mapping[int, int]) -> core.PendingJob | None:
+    def _pending_job(
+        self, job: Job, groups: Sequence[TaskGroup], placed: Mapping[int, int], held_numbers: Mapping[str, object]
+    ) -> core.PendingJob | None:
         growing = job.state != Job.State.PENDING
         if growing and (job.ending or all(placed.get(group.pk, 0) >= group.count for group in groups)):
             return None
@@ -376,7 +407,8 @@ class Picture:
             priority=job.priority_class.value if job.priority_value is None else job.priority_value,
             cluster_wide=job.priority_class.cluster_wide,
             preemptible=job.preemptible,
-            held=job.hold or None,
+            held="budget_spent" if job.hold == Job.Hold.BUDGET else job.hold or None,
+            held_numbers=held_numbers,
             max_running_of_class=job.priority_class.max_jobs_per_team,
             max_milli_of_class=job.priority_class.max_milli_per_team,
             priority_class=job.priority_class.name,
@@ -385,6 +417,9 @@ class Picture:
             min_runtime=None if job.min_runtime_s is None else job.min_runtime_s * 1_000_000,
             topology=topology_of(job.topology),
             apart=job.apart or None,
+            evictions=job.preemptions,
+            max_evictions=job.max_evictions,
+            service=job.kind == Job.Kind.SERVICE,
         )
 
     def relearn(self) -> None:
@@ -439,7 +474,14 @@ class Picture:
         placed = [group.placed for group in job.groups]
         if not job.growing:
             least = tuple(group.min_count for group in job.groups)
-            self.runners[job_id] = Runner(job.priority, job.preemptible, least, job.min_runtime)
+            self.runners[job_id] = Runner(
+                job.priority,
+                job.preemptible,
+                least,
+                job.min_runtime,
+                evictions=job.evictions,
+                max_evictions=job.max_evictions,
+            )
         at = microseconds(now)
         for allocation_id, task in zip(allocation_ids, start.tasks, strict=True):
             pool.take(task.placement, job.team_id)
@@ -450,9 +492,11 @@ class Picture:
         self._count_class(job_id, pool_id, job.team_id, job.priority_class)
         pool.requests_seen += len(allocation_ids)
         del self.pending[job_id]
-        if any(count < group.count for count, group in zip(placed, job.groups, strict=True)):
+        rest = self.resting.get(job_id)
+        if rest is not None or any(count < group.count for count, group in zip(placed, job.groups, strict=True)):
             groups = tuple(replace(group, placed=count) for group, count in zip(job.groups, placed, strict=True))
-            self.pending[job_id] = replace(job, groups=groups, growing=True, pool_ids=(pool_id,), room_made_at=None)
+            more = replace(job, groups=groups, growing=True, pool_ids=(pool_id,), room_made_at=None)
+            self.pending[job_id] = more if rest is None else restarts.held_by_rest(more, rest)
 
     def job_teams(self, evictions: Iterable[core.Eviction]) -> dict[int, int]:
         """Job → team, of those that give way."""
@@ -582,6 +626,7 @@ class Picture:
             ),
             least=runner.least,
             protected_until=started_at + min_runtime if min_runtime else 0,
+            spared=runner.is_spared(pool.row),
         )
 
     def check(self) -> list[str]:

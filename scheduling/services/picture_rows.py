@@ -55,6 +55,13 @@ class Runner:
     least: tuple[int, ...]
     min_runtime: int | None  # microseconds; None: the pool's
     ending: bool = False
+    evictions: int = 0
+    max_evictions: int | None = None  # None: the pool's
+
+    def is_spared(self, pool: Pool) -> bool:
+        """Whether it gave way as often as it may be made to in this pool."""
+        most = pool.max_evictions if self.max_evictions is None else self.max_evictions
+        return most is not None and self.evictions >= most
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +136,8 @@ def runner_of(job: Job, least: Sequence[int]) -> Runner:
         least=tuple(least),
         min_runtime=None if job.min_runtime_s is None else job.min_runtime_s * 1_000_000,
         ending=bool(job.ending),
+        evictions=job.preemptions,
+        max_evictions=job.max_evictions,
     )
 
 

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from django.db.models import F, Q
 
-from events.services import last_seq, unit_of_work
+from events.services import Journal, last_seq, unit_of_work
 from inventory.models import EngineConnection, Node
 from inventory.services import set_node_state
 from scheduling.engines.base import Engine, EngineError, Order, Report, Slice
@@ -142,6 +142,8 @@ class Reconciler:
         with unit_of_work() as journal:
             ids = set(Allocation.objects.filter(pk__in=allocation_ids).values_list("job_id", flat=True))
             jobs = Job.objects.select_for_update(no_key=True).filter(pk__in=ids, ending="", state__in=JOB_ACTIVE)
+            replicas = self._drain_replicas(allocation_ids, now, journal)
+            jobs = jobs.exclude(kind=Job.Kind.SERVICE)
             found = list(jobs.order_by("pk").values_list("pk", "team_id", "pool_id", "state"))
             Job.objects.filter(pk__in=[each[0] for each in found]).update(
                 ending=Job.Ending.REQUEUE, ending_reason="drained", version=F("version") + 1
@@ -149,7 +151,23 @@ class Reconciler:
             for job_id, team_id, pool_id, state in found:
                 common = {"team_id": team_id, "pool_id": pool_id, "job_id": job_id}
                 journal.record("job.stopping", now, **common, state=state, ending=Job.Ending.REQUEUE, reason="drained")
-        return len(found)
+        return len(found) + replicas
+
+    def _drain_replicas(self, allocation_ids: Sequence[int], now: datetime, journal: Journal) -> int:
+        """Of services only the replicas on these allocations are stopped: they are placed elsewhere, and the others
+        stay where they are. Returns how many."""
+        live = Allocation.objects.filter(
+            pk__in=allocation_ids, job__kind=Job.Kind.SERVICE, job__ending="", released_at__isnull=True
+        )
+        rows = list(live.order_by("pk").values_list("pk", "job_id", "team_id", "pool_id", "job__state"))
+        Allocation.objects.filter(pk__in=[row[0] for row in rows]).update(
+            state=Allocation.State.RELEASING, stop_requested_at=now
+        )
+        for job_id, team_id, pool_id, state in sorted({row[1:] for row in rows}):
+            # The next pass sends the stops: this kind of event wakes it, here and in the scheduler's picture.
+            common = {"team_id": team_id, "pool_id": pool_id, "job_id": job_id}
+            journal.record("job.stopping", now, **common, state=state, reason="drained")
+        return len(rows)
 
     def _mark_stops(self, allocation_ids: Sequence[int], now: datetime) -> int:
         """The allocations are releasing, on record before any stop is sent, with an event a job."""
@@ -229,12 +247,20 @@ def orders(ids: Sequence[int]) -> list[Order]:
                     host_memory_mib=row.host_memory_mib,
                     bound_at=row.bound_at,
                     running_at=row.running_at,
-                    time_limit_s=job.time_limit_s,
+                    time_limit_s=_time_left(job, row.bound_at),
                     simulated_duration_ms=job.simulated_duration_ms,
                     simulated_exit_code=job.simulated_exit_code,
                 )
             )
     return found
+
+
+def _time_left(job: Job, bound_at: datetime) -> int | None:
+    """Seconds that a task bound then may run. A replica that joins a service later ends with it, and not after it."""
+    if job.time_limit_s is None or job.kind != Job.Kind.SERVICE or job.started_at is None:
+        return job.time_limit_s
+    late = max(0, int((bound_at - job.started_at).total_seconds()))
+    return max(1, job.time_limit_s - late)
 
 
 def _chunks(ids: Sequence[int], size: int = 500) -> Iterable[Sequence[int]]:

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from django.db import connection
+from django.db.models import F
 
 from events.rows import update_rows
 from events.services import Journal, unit_of_work
@@ -20,11 +21,10 @@ from scheduling.engines.base import Report
 from scheduling.models import Allocation, AllocationDevice, Job, Task
 from scheduling.services.budget_holds import hold_of_budgets
 from scheduling.services.cycle import change_accounts
+from scheduling.services.dependencies import followers_of, predecessors_ended
 from scheduling.services.mend import missing_tasks
+from scheduling.services.restarts import PLATFORM_ENDS, ended_by_itself
 from scheduling.states import ALLOCATION_MOVES, JOB_MOVES, check_move
-
-# Ends that are the platform's doing, not the job's: it goes back to the queue and no retry is used up.
-PLATFORM_ENDS = frozenset({"node_lost", "lost_at_start"})
 
 
 def record_reports(reports: Sequence[Report], now: datetime) -> int:
@@ -44,9 +44,11 @@ def record_reports(reports: Sequence[Report], now: datetime) -> int:
 
 
 def _lock_jobs(allocation_ids: Sequence[int]) -> None:
-    """The jobs of these allocations are locked in order of id, always before allocations. (SQLite has one writer.)"""
+    """The jobs of these allocations, and those that come after them, are locked in order of id, always before
+    allocations. (SQLite has one writer.)"""
     if connection.vendor == "postgresql":
         job_ids = set(Allocation.objects.filter(pk__in=allocation_ids).values_list("job_id", flat=True))
+        job_ids = job_ids.union(*followers_of(job_ids).values())
         list(Job.objects.select_for_update(no_key=True).filter(pk__in=job_ids).order_by("pk").values_list("pk"))
 
 
@@ -70,6 +72,7 @@ class _Recording:
         self.started: list[Allocation] = []
         self.ended: list[tuple[Allocation, Report]] = []
         self.touched: dict[int, None] = {}
+        self.finished: dict[int, str] = {}  # job → the end that it came to
 
     def record(self, reports: Sequence[Report]) -> int:
         late = [report.allocation_id for report in reports if report.kind == "ended" and report.at < self.now]
@@ -88,6 +91,7 @@ class _Recording:
         self._count_live()
         for job_id in self.touched:
             self._settle(self.jobs[job_id])
+        predecessors_ended(self.finished, self.now, self.journal)
         return len(self.started) + len(self.ended)
 
     def _moment(self, allocation: Allocation, report: Report) -> datetime:
@@ -174,9 +178,18 @@ class _Recording:
             by_state[(self._task_state(allocation, report), report.exit_code)].append(allocation.task_id)
         for (state, exit_code), ids in by_state.items():
             update_rows(Task, ids, state=state, exit_code=exit_code)
+        again = [
+            allocation.task_id
+            for allocation, report in self.ended
+            if self.jobs[allocation.job_id].kind == Job.Kind.SERVICE and ended_by_itself(allocation)
+        ]
+        if again:
+            Task.objects.filter(pk__in=again, state=Task.State.PENDING).update(restarts=F("restarts") + 1)
 
     def _task_state(self, allocation: Allocation, report: Report) -> str:
         job = self.jobs[allocation.job_id]
+        if job.kind == Job.Kind.SERVICE:
+            return _replica_state(job, report)
         if report.exit_code != 0 and (_gave_way(allocation, job) or _lost_with_its_node(report, job)):
             return Task.State.PENDING
         if report.exit_code == 0 and job.ending in (Job.Ending.NONE, Job.Ending.SUCCEEDED):
@@ -193,7 +206,9 @@ class _Recording:
 
     def _settle(self, job: Job) -> None:
         ended = [(allocation, report) for allocation, report in self.ended if allocation.job_id == job.pk]
-        if job.ending == Job.Ending.NONE:
+        if job.ending == Job.Ending.NONE and job.kind == Job.Kind.SERVICE:
+            self._judge_service(job, ended)
+        elif job.ending == Job.Ending.NONE:
             gave_way = [allocation for allocation, _ in ended if _gave_way(allocation, job)]
             if gave_way:
                 self._record(job, "job.shrunk", state=job.state, tasks=len(gave_way))
@@ -227,7 +242,8 @@ class _Recording:
         if platform is not None:
             self._set_ending(job, Job.Ending.REQUEUE, platform.reason)
         elif bad is not None:
-            retry = job.retries_used < job.retries
+            # What takes longer than it may would take as long again.
+            retry = job.retries_used < job.retries and bad.reason != "time_limit"
             job.end_message = (bad.message or _describe(bad))[:500]
             job.exit_code = bad.exit_code
             reason = bad.reason or f"exit_{bad.exit_code}"
@@ -237,6 +253,22 @@ class _Recording:
         elif ended and not self.live[job.pk]:
             job.exit_code = 0
             self._set_ending(job, Job.Ending.SUCCEEDED, "all_tasks_ended")
+
+    def _judge_service(self, job: Job, ended: Sequence[tuple[Allocation, Report]]) -> None:
+        """Its replicas are started again, whatever they ended by; without any left it goes back to the queue, and only
+        its time limit brings it to an end."""
+        if any(report.reason == "time_limit" for _, report in ended):
+            self._set_ending(job, Job.Ending.SUCCEEDED, "time_limit")
+            return
+        own = [(allocation, report) for allocation, report in ended if ended_by_itself(allocation)]
+        if own:
+            _, first = own[0]
+            told = {"exit_code": first.exit_code, "reason": first.reason, "message": first.message[:200]}
+            self._record(job, "job.replica", state=job.state, replicas=len(own), **told)
+        if len(own) < len(ended):
+            self._record(job, "job.shrunk", state=job.state, tasks=len(ended) - len(own))
+        if ended and not self.live[job.pk]:
+            self._set_ending(job, Job.Ending.REQUEUE, "no_replica_left")
 
     def _is_failure(self, job: Job, report: Report) -> bool:
         if report.reason == "time_limit" and job.kind == Job.Kind.INTERACTIVE:
@@ -300,7 +332,9 @@ class _Recording:
             ending_reason=job.ending_reason,
             exit_code=job.exit_code,
             end_message=job.end_message,
+            reasons=[],
         )
+        self.finished[job.pk] = job.state
 
     def _move(self, job: Job, state: str, **changes: Any) -> None:
         check_move(JOB_MOVES, job.state, state)
@@ -321,6 +355,15 @@ def _gave_way(allocation: Allocation, job: Job) -> bool:
 def _lost_with_its_node(report: Report, job: Job) -> bool:
     """Whether the task did not end by itself or its job's will, but with the node under it."""
     return report.reason == "node_lost" and job.ending == Job.Ending.NONE
+
+
+def _replica_state(job: Job, report: Report) -> str:
+    """Of a service's replica whose allocation is gone: it waits for its next start, unless the service ends."""
+    if job.ending in (Job.Ending.CANCELLED, Job.Ending.FAILED):
+        return Task.State.CANCELLED
+    if job.ending == Job.Ending.SUCCEEDED or (report.reason == "time_limit" and job.ending == Job.Ending.NONE):
+        return Task.State.SUCCEEDED
+    return Task.State.PENDING
 
 
 def _waiver(allocation: Allocation) -> str:

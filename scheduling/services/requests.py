@@ -37,6 +37,8 @@ MAX_MEMORY_MIB = 2**31 - 1
 MAX_SECONDS = 10 * 366 * 86400
 MAX_COMMAND_BYTES = 65_536
 MAX_RETRIES = 100
+MAX_EVICTIONS = 32_767
+MAX_PREDECESSORS = 1000  # of one job
 MAX_UNKNOWN = 20  # told of one job; who sends more has sent something else
 ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
 
@@ -74,11 +76,11 @@ JOB_FIELDS = (
     "min_runtime",
     "topology",
     "apart",
+    "max_evictions",
+    "after",
     "duration",
     "exit",
 )
-# Known to scenario files and the design, not to this scheduler yet: refused by name rather than ignored.
-NOT_YET = ("after",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,8 @@ class JobSpec:
     exit_code: int
     topology: Topology | None = None
     apart: str | None = None
+    max_evictions: int | None = None
+    after: tuple[int | str, ...] = ()  # ids of jobs that are there, names of earlier jobs of the same list
 
     @property
     def milli(self) -> int:
@@ -275,6 +279,22 @@ def environment(value: Any) -> dict[str, str]:
     return dict(value)
 
 
+def predecessors(value: Any) -> tuple[int | str, ...]:
+    """A job or a list of jobs, each by its id, or by the name of an earlier job of the same list."""
+    items = list(value) if isinstance(value, list | tuple) else [value]
+    if len(items) > MAX_PREDECESSORS:
+        raise ValueError(f"must name at most {MAX_PREDECESSORS} jobs, names {len(items)}")
+    if not all((isinstance(each, int) and not isinstance(each, bool) and each > 0) or _is_name(each) for each in items):
+        raise ValueError("must name jobs: by id, or by the name of an earlier job of the same list")
+    if len(set(items)) != len(items):
+        raise ValueError("names a job twice")
+    return tuple(items)
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= 200
+
+
 def short_text(longest: int) -> Callable[[Any], str]:
     def read(value: Any) -> str:
         return checked_name(value, "", longest) if value != "" else ""
@@ -421,10 +441,7 @@ def _refuse_unknown(reading: Reading, allowed: Sequence[str]) -> None:
     known = sorted(allowed)
     unknown = (name for name in reading.payload if name not in allowed)
     for name in islice(unknown, MAX_UNKNOWN):
-        if name in NOT_YET:
-            reading.fault(name, "is not supported yet by this scheduler")
-        else:
-            reading.fault(str(name)[:80], "is not a field of this request", known)
+        reading.fault(str(name)[:80], "is not a field of this request", known)
 
 
 def _priority(value: Any) -> str | int:
@@ -461,10 +478,14 @@ def read_job(payload: Any, pools: Mapping[str, Pool], *, where: str = "") -> Job
         time_limit_s=reading.take("time_limit", duration()),
         retries=reading.take("retries", whole(0, MAX_RETRIES), 0),
         min_runtime_s=reading.take("min_runtime", any_duration()),
+        max_evictions=reading.take("max_evictions", whole(0, MAX_EVICTIONS)),
+        after=reading.take("after", predecessors, ()),
         duration_ms=reading.take("duration", any_duration(1000)),
         exit_code=0 if reading.choice("exit", ("succeeded", "failed"), "succeeded") == "succeeded" else 1,
         **place_rules(reading, sum(group.min_count for group in groups)),
     )
+    if spec.kind == Job.Kind.SERVICE and spec.retries:
+        reading.fault("retries", "a service is started again however often it ends; retries are for other kinds")
     faults = top.faults + reading.faults
     if faults:
         raise Invalid(faults)

@@ -1,4 +1,4 @@
-"""Cancelling, holding, releasing, reprioritising. Each by compare-and-swap, so that doing it twice does it once."""
+"""Cancelling and reprioritising. Each by compare-and-swap, so that doing it twice does it once."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from datetime import datetime
 
 from django.db.models import F
 
-from events.errors import Conflict, Fault, Invalid
+from events.errors import Fault, Invalid
 from events.services import Journal, unit_of_work
 from scheduling.models import Job, PriorityClass, Task
-from scheduling.services.budget_holds import hold_of_budgets
+from scheduling.services.dependencies import followers_of, predecessors_ended
 from scheduling.services.priorities import check_priority
 from scheduling.states import JOB_ACTIVE, JOB_ENDED
 from tenants.models import User
@@ -32,7 +32,11 @@ class Cancelled:
 def cancel_jobs(job_ids: Sequence[int], now: datetime, *, actor_id: int | None = None) -> Cancelled:
     """Waiting ones are cancelled at once, none of them starts any more; running ones are told to stop. Idempotent."""
     with unit_of_work() as journal:
-        jobs = list(Job.objects.select_for_update(no_key=True).filter(pk__in=job_ids).order_by("pk"))
+        named = set(job_ids)
+        # Those that come after them are told, and so locked with them, all in order of id.
+        ids = named.union(*followers_of(named).values())
+        jobs = list(Job.objects.select_for_update(no_key=True).filter(pk__in=ids).order_by("pk"))
+        jobs = [job for job in jobs if job.pk in named]
         waiting = [job for job in jobs if job.state == Job.State.PENDING]
         active = [job for job in jobs if job.state in JOB_ACTIVE and job.ending != Job.Ending.CANCELLED]
         ended = [job.pk for job in jobs if job.state in JOB_ENDED or job.ending == Job.Ending.CANCELLED]
@@ -63,6 +67,7 @@ def _cancel_waiting(jobs: Sequence[Job], now: datetime, journal: Journal, actor_
         ending=Job.Ending.CANCELLED,
         ended_at=now,
         cancel_requested_at=now,
+        hold=Job.Hold.NONE,
         reasons=[],
         version=F("version") + 1,
     )
@@ -78,42 +83,7 @@ def _cancel_waiting(jobs: Sequence[Job], now: datetime, journal: Journal, actor_
             before=job.state,
             state=Job.State.CANCELLED,
         )
-
-
-def hold_job(job: Job, now: datetime, *, by: str = Job.Hold.OWNER, actor_id: int | None = None) -> None:
-    """The job is passed over until it is released. Conflict where it does not wait; again: nothing."""
-    _set_hold(job, by, now, actor_id)
-
-
-def release_job(job: Job, now: datetime, *, actor_id: int | None = None) -> None:
-    """The job takes its place in the queue again, by its first submission; under a spent budget it is held by that.
-    Conflict where it does not wait."""
-    _set_hold(job, hold_of_budgets(job.team_id), now, actor_id)
-
-
-def _set_hold(job: Job, hold: str, now: datetime, actor_id: int | None) -> None:
-    with unit_of_work() as journal:
-        before = Job.objects.filter(pk=job.pk, state=Job.State.PENDING).values_list("hold", flat=True).first()
-        if before is None:
-            raise Conflict("Only a job that waits can be held or released.", code="not_waiting")
-        if before == hold:
-            return
-        changed = Job.objects.filter(pk=job.pk, state=Job.State.PENDING, hold=before).update(
-            hold=hold, room_made_at=None, version=F("version") + 1
-        )
-        if not changed:
-            raise Conflict("Something else happened to the job at the same moment.", code="changed_meanwhile")
-        journal.record(
-            "job.held" if hold else "job.released",
-            now,
-            team_id=job.team_id,
-            pool_id=job.pool_id,
-            job_id=job.pk,
-            actor_id=actor_id,
-            state=Job.State.PENDING,
-            hold=hold,
-        )
-    job.hold = hold
+    predecessors_ended(dict.fromkeys(ids, str(Job.State.CANCELLED)), now, journal)
 
 
 def set_priority(

@@ -17,6 +17,8 @@ from inventory.models import Pool
 from scheduling import ports
 from scheduling.models import Job, PriorityClass, SubmissionKey, Task, TaskGroup
 from scheduling.services import budget_holds
+from scheduling.services.dependencies import find_predecessors, link
+from scheduling.services.holding import composed
 from scheduling.services.place_rules import stored_topology
 from scheduling.services.priorities import priority_fault
 from scheduling.services.requests import JobSpec, read_job
@@ -115,10 +117,12 @@ def submit(user: User, specs: Sequence[JobSpec], now: datetime, journal: Journal
     require_aware(now)
     hold_team_tree()
     teams, classes, faults = _teams_and_classes(user, specs, many)
+    predecessors, unknown = find_predecessors(user, specs, many=many)
+    faults += unknown
     if faults:
         raise Invalid(faults[:100])
     ports.budgets.settle(now)
-    spent = ports.budgets.spent([team.pk for team in teams.values()])
+    spent = ports.budgets.spent({team.pk for team in teams.values()})
     jobs = insert_rows(
         Job(
             name=spec.name,
@@ -139,16 +143,18 @@ def submit(user: User, specs: Sequence[JobSpec], now: datetime, journal: Journal
             min_runtime_s=spec.min_runtime_s,
             topology=stored_topology(spec.topology),
             apart=spec.apart or "",
+            max_evictions=spec.max_evictions,
+            hold=composed(person="", budget_spent=teams[spec.team].pk in spent, waits=before.waits),
             simulated_duration_ms=spec.duration_ms,
             simulated_exit_code=spec.exit_code,
             submitted_at=now,
-            hold=Job.Hold.BUDGET if teams[spec.team].pk in spent else Job.Hold.NONE,
             reasons=[budget_holds.told(spent[teams[spec.team].pk]) if teams[spec.team].pk in spent else WAITING],
             tasks_wanted=spec.tasks,
             milli_wanted=spec.milli,
         )
-        for spec in specs
+        for spec, before in zip(specs, predecessors, strict=True)
     )
+    link(jobs, predecessors)
     groups = insert_rows(
         TaskGroup(
             job=job,

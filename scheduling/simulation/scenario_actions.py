@@ -9,8 +9,9 @@ from inventory.models import Device, Node
 from inventory.services import change_pool, set_device_health, set_node_state
 from quotas.services import move_team, remove_quota
 from scheduling.models import Job, PriorityClass
+from scheduling.services.holding import hold_job, release_job
 from scheduling.services.reconcile import lose_node
-from scheduling.services.stop import cancel_jobs, hold_job, release_job, set_priority
+from scheduling.services.stop import cancel_jobs, set_priority
 from scheduling.services.submit import submit_payload
 from scheduling.services.teams import delete_team
 from scheduling.simulation.scenario_money import MONEY_ACTIONS
@@ -121,6 +122,8 @@ def _restart(world: World, values: Values) -> None:
 def _utilization(world: World, values: Values) -> None:
     for job_id in world.jobs[values["job"]]:
         world.engine.play(job_id, float(values["compute"]), float(values["memory"]))
+    if world.clockwork.watcher is not None:
+        world.clockwork.watcher.next_look = None  # at once, so that the file's moments are those that count
 
 
 _ACTIONS: Mapping[str, Callable[[World, Values], None]] = {

@@ -135,6 +135,8 @@ class Names:
             self._known(values["team"], self.teams, "submit.team", lines.get("team", step.line))
             if isinstance(values.get("priority"), str):
                 self._known(values["priority"], self.classes, "submit.priority", lines.get("priority", step.line))
+            for before in values.get("after", ()):
+                self._known(before, self.jobs, "submit.after", lines.get("after", step.line))
             names = dict.fromkeys([values["job"], *job_names(values)])
             for name in names:
                 if name in self.jobs:

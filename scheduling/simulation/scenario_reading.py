@@ -5,7 +5,9 @@ Beyond the fields that every scenario has, these are read: ``vendor`` and ``tain
 ``remove: true`` of a quota step; ``rename``, ``state`` of a pool step; ``priority_class: {name, value}`` as a step; a
 ``team`` step that names a new team creates it;
 ``pool/node`` where two pools have a node of the same name; a name that was submitted with ``repeat`` stands for all of
-its jobs; ``pool`` in what is expected of a team counts that pool alone; ``cost`` of a job.
+its jobs; ``pool`` in what is expected of a team counts that pool alone; ``cost`` of a job. Of a pool's options also
+``idle_limit`` and ``max_evictions`` (null: none), of a submission ``max_evictions``. ``duration`` of a service is how
+long each replica lives before it ends as ``exit`` says. What a job uses is unknown until a ``utilization`` step.
 
 How models may be cut: ``models: [{name, vendor, memory_mib, slicing: any | templates | whole, templates: [{name, gpus,
 memory_mib}, …]}]`` at the top, or ``slicing`` and ``templates`` of a node, for its model; and ``model: {name, slicing,
@@ -84,7 +86,13 @@ NODE = {
     "labels": may(values.text_map),
     "taints": may(values.text_map),
 }
-POOL_OPTIONS = {"half_life": unset(values.duration), "grace": may(values.duration), "min_runtime": may(values.duration)}
+POOL_OPTIONS = {
+    "half_life": unset(values.duration),
+    "grace": may(values.duration),
+    "min_runtime": may(values.duration),
+    "idle_limit": unset(values.duration),
+    "max_evictions": unset(whole(0, 32_767)),
+}
 
 
 POOL = {
@@ -125,13 +133,13 @@ SUBMIT = {
     "team": need(text),
     "user": may(text),
     "repeat": may(whole(1, MOST_REPEATS)),
-    "after": may(not_built),
+    "after": may(values.texts),
     **{
         name: may(as_given)
         for name in (
             "pool pools gpus devices gpu_memory_mib cpu memory_gib tasks min_tasks model vendor node_selector groups "
-            "priority preemptible duration time_limit exit kind retries min_runtime min_device_memory_mib "
-            "topology apart tolerations"
+            "priority preemptible duration time_limit exit kind retries min_runtime max_evictions "
+            "min_device_memory_mib topology apart tolerations"
         ).split()
     },
 }
@@ -265,7 +273,9 @@ def pool_options(given: Mapping[str, Any], section: Section, where: str) -> dict
     if "options" in given:
         inner = section["options"]
         more = read_fields(inner, f"{where}.options", POOL_OPTIONS, section.lines["options"])
-        for name in ("half_life", "grace", "min_runtime"):
+        if "max_evictions" in more:
+            options["max_evictions"] = more["max_evictions"]
+        for name in ("half_life", "grace", "min_runtime", "idle_limit"):
             if name in more:
                 if more[name] is None:
                     options[f"{name}_s"] = None
@@ -393,8 +403,6 @@ def _check_action(kind: str, given: Mapping[str, Any], section: Section, where: 
     if kind == "utilization" and (given["compute"] > 1 or given["memory"] > 1):
         refuse("compute and memory are parts from 0 to 1")
     money.check_action(kind, given, refuse)
-    if kind == "submit" and given.get("kind") == "service" and "duration" in given:
-        refuse(f"starting the tasks of a service again when they end {values.NOT_BUILT}", "duration")
 
 
 def _checks(section: Any, line: int, where: str, start: datetime, top: Section) -> list[Check]:

@@ -22,7 +22,7 @@ from scheduling.services.reconcile import Reconciler
 from scheduling.services.requests import read_job
 from scheduling.services.stop import set_priority_class
 from scheduling.services.submit import ensure_priority_classes
-from scheduling.simulation.clockwork import Clockwork
+from scheduling.simulation.clockwork import Clockwork, Watcher
 from scheduling.simulation.scenario_model import Entry, NodeSpec, PoolSpec, Scenario
 from scheduling.simulation.scenario_yaml import ScenarioError
 from tenants.models import SLUG, Membership, Team, User
@@ -127,8 +127,18 @@ class World:
     def payload(self, values: Mapping[str, Any], name: str) -> dict[str, Any]:
         """The request that a submit step stands for, under this name."""
         team = self.teams.get(values["team"])
-        rest = {key: value for key, value in values.items() if key not in ("job", "user", "repeat")}
+        rest = {key: value for key, value in values.items() if key not in ("job", "user", "repeat", "after")}
+        if "after" in values:
+            rest["after"] = self._predecessors(values["after"])
         return {**rest, "name": name, "team": team.slug if team else values["team"]}
+
+    def _predecessors(self, names: Sequence[str]) -> list[int | str]:
+        """The ids of the jobs that stand under these names; a name under which there is none as it is."""
+        found: dict[int | str, None] = {}
+        for name in names:
+            known: list[int | str] = [*self.jobs.get(name, ())]
+            found.update(dict.fromkeys(known or [name]))
+        return list(found)
 
     def restart(self) -> None:
         """The scheduler and its reconcilers are new ones that know nothing but the database; the engine went on."""
@@ -151,8 +161,8 @@ def build_world(scenario: Scenario, set_rate: SetRate, books: Books | None = Non
     now = scenario.start
     ensure_priority_classes()
     connection = create_engine("simulation", "simulated")
-    engine = SimulatedEngine()
-    clockwork = Clockwork(now, leading_scheduler(now), [Reconciler(connection, engine)])
+    engine = SimulatedEngine(swings=False)
+    clockwork = Clockwork(now, leading_scheduler(now), [Reconciler(connection, engine)], watcher=Watcher())
     world = World(scenario, clockwork, engine, set_rate, books)
     for position, pool in enumerate(scenario.pools):
         with _refusals_at(f"pools[{position}]", pool.line):

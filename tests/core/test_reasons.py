@@ -229,7 +229,36 @@ SENTENCES: list[tuple[str, dict[str, object], str]] = [
     ("reserved_for", {"pool": "train", "job": 12}, "the room in train is kept for job 12, which comes first"),
     ("held", {}, "held"),
     ("held", {"by": "an operator"}, "held: an operator"),
+    ("held", {"by": "owner"}, "held by its owner"),
+    ("held", {"by": "operator"}, "held by an operator"),
+    ("held", {"by": "dependency"}, "held until the jobs that it comes after have succeeded"),
     ("held", {"after": [3]}, "waits for 1 job to succeed: 3"),
+    (
+        "held",
+        {"after": [{"job": 3, "name": "prepare"}, {"job": 4, "name": None}]},
+        "waits for 2 jobs to succeed: prepare (3) and 4",
+    ),
+    (
+        "held",
+        {"after": [{"job": 3, "name": "a"}, {"job": 4, "name": "b", "state": "failed"}]},
+        (
+            "waits for 2 jobs to succeed: a (3) and b (4); b (4) failed: it never starts by itself, "
+            "release it to start it all the same, or cancel it"
+        ),
+    ),
+    (
+        "crash_loop",
+        {"replicas": 1, "in_a_row": 1, "exit_code": 0, "ended": "exited", "next_try": "2026-01-05T00:00:01+00:00"},
+        "a replica ended by itself (exit code 0): it is started again at 2026-01-05 00:00:01 UTC",
+    ),
+    (
+        "crash_loop",
+        {"replicas": 3, "in_a_row": 4, "exit_code": None, "ended": "lost", "next_try": "2026-01-05T00:00:08+00:00"},
+        (
+            "a replica ended 4 times in a row soon after its start (lost), as did 2 others: "
+            "it is started again at 2026-01-05 00:00:08 UTC"
+        ),
+    ),
     (
         "budget_spent",
         {"team": "nlp", "budget": "100.00", "spent": "100.00"},

@@ -22,8 +22,8 @@ from inventory.models import AcceleratorModel
 from quotas.services import move_team
 from scheduling import ports
 from scheduling.models import Job
-from scheduling.services.holding import release_for
-from scheduling.services.stop import cancel_jobs, hold_job, release_job
+from scheduling.services.holding import hold_job, release_for, release_job
+from scheduling.services.stop import cancel_jobs
 from tenants.services import create_team
 
 START = datetime(2026, 5, 4, 10, tzinfo=UTC)

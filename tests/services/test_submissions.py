@@ -52,6 +52,9 @@ BAD = [
     ({"after": ["x"]}, "after"),
     ({"priority": "royal"}, "priority"),
     ({"kind": "magic"}, "kind"),
+    ({"kind": "service", "retries": 1}, "retries"),
+    ({"max_evictions": -1}, "max_evictions"),
+    ({"max_evictions": 1.5}, "max_evictions"),
     ({"time_limit": "0s"}, "time_limit"),
     ({"duration": "soon"}, "duration"),
 ]

@@ -140,6 +140,7 @@ CELERY_BEAT_SCHEDULE = {
     "expire-quotas": {"task": "quotas.tasks.expire_quotas", "schedule": 60.0},
     "roll-up-utilization": {"task": "telemetry.tasks.roll_up", "schedule": 60.0},
     "find-idle": {"task": "telemetry.tasks.find_idle", "schedule": 120.0},
+    "end-idle-jobs": {"task": "telemetry.tasks.end_idle", "schedule": 30.0},
     "prune-events": {"task": "events.tasks.prune", "schedule": crontab(minute="17")},
     "prune-samples": {"task": "telemetry.tasks.prune", "schedule": crontab(minute="37")},
     "close-month": {"task": "billing.tasks.close_month", "schedule": crontab(minute="5")},
