@@ -15,6 +15,7 @@ from scheduling.models import (
     AllocationDevice,
     Decision,
     Job,
+    PastUse,
     PriorityClass,
     SchedulerLease,
     SubmissionKey,
@@ -164,6 +165,12 @@ class DecisionAdmin(ReadOnly):
 @admin.register(SchedulerLease)
 class SchedulerLeaseAdmin(ReadOnly):
     list_display = ("name", "holder", "term", "expires_at", "cycle", "cycle_at", "cycle_ms")
+
+
+@admin.register(PastUse)
+class PastUseAdmin(ReadOnly):
+    list_display = ("pool", "half_life_s", "seq")
+    list_select_related = ("pool",)
 
 
 @admin.register(SubmissionKey)

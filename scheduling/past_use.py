@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from django.db.models import Min
 
 from events.models import Event
+from events.services import last_seq
 from inventory.models import Pool
 from scheduling.core.memory import Memory, step
 from scheduling.models import Allocation, PastUse
@@ -135,11 +136,11 @@ def _can_catch_up(stored: PastUse, upto: int) -> bool:
     return first <= stored.seq + 1
 
 
-def past_use_of(pools: Iterable[Pool], upto: int, now: datetime) -> dict[int, Mapping[int, int]]:
+def past_use_of(pools: Iterable[Pool], now: datetime) -> dict[int, Mapping[int, int]]:
     """Pool id → team id → what it used, faded, for those of the pools that remember: read from the database alone."""
     found: dict[int, Mapping[int, int]] = {}
     for pool in pools:
-        memory = memory_of(pool, upto, now)
+        memory = None if pool.half_life_s is None else memory_of(pool, last_seq(), now)
         if memory is not None:
             rows = Allocation.objects.filter(pool=pool, released_at__isnull=True)
             for team_id, charge, bound_at, _ in rows.order_by("id").values_list(*_columns(pool.unit)):

@@ -12,7 +12,6 @@ from datetime import UTC, datetime, timedelta
 
 from django.db.models import F, Q, Sum
 
-from events.services import last_seq
 from inventory.models import Pool
 from inventory.selectors import pool_totals
 from quotas.selectors import as_core, quotas_in_force
@@ -41,7 +40,7 @@ def standing_of(pool: Pool, now: datetime) -> Standing:
     """What every team holds, wants and deserves of the pool."""
     tree = Tree(core.Team(pk, slug, parent) for pk, slug, parent in Team.objects.values_list("pk", "slug", "parent_id"))
     quotas = {team_id: as_core(row) for (_, team_id), row in quotas_in_force(now, pool.pk).items()}
-    past_use = past_use_of([pool], last_seq(), now).get(pool.pk)
+    past_use = past_use_of([pool], now).get(pool.pk)
     capacity = pool_totals([pool.pk])[pool.pk].capacity
     return standing(tree, quotas, capacity, _running(pool), _waiting(pool), past_use)
 

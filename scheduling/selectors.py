@@ -168,8 +168,8 @@ def _team_shares(now: datetime, pool_ids: Sequence[int] | None) -> dict[int, dic
     quotas: dict[int, dict[int, core.Quota]] = defaultdict(dict)
     for (pool_id, team_id), row in quotas_in_force(now).items():
         quotas[pool_id][team_id] = as_core(row)
-    past_use = past_use_of(pools, last_event(), now)
     running, pending, memory = _running(pools), _pending(pools), _memory(quotas)
+    past_use = past_use_of(pools, now)
     found = {}
     for pool in pools:
         own = {team_id: amount for team_id, amount in pending[pool.pk].items() if team_id in tree.position_of}

@@ -583,9 +583,14 @@ class Picture:
                 pool.memory = memory
             memory.catch_up(self.seq)
             self.memories[pool.id] = memory
-        wanted = {pool_id for job in self.pending.values() if job.held is None for pool_id in job.pool_ids}
-        moving = [memory.half_life_s for memory in self.memories.values() if memory.pool_id in wanted]
-        self.shares_move_at = next_step(moving, now)
+        self.shares_move_at = next_step([memory.half_life_s for memory in self._waited_for()], now)
+
+    def _waited_for(self) -> list[PoolMemory]:
+        """The memories of pools that some job which is not held waits for."""
+        if not self.memories:
+            return []
+        named = {pool_id for job in self.pending.values() if job.held is None for pool_id in job.pool_ids}
+        return [memory for pool_id, memory in sorted(self.memories.items()) if pool_id in named]
 
     def _running_jobs(self, now: datetime) -> tuple[core.RunningJob, ...]:
         """Every job that holds something; and when the next one of them may be told to give way is noted."""

@@ -163,7 +163,7 @@ def test_pages_and_the_scheduler_agree(remembering):
 def test_the_past_on_record_counts_when_a_half_life_is_set_later(world):
     busy(world)
     assert scheduler_sees(world) == {}
-    assert past_use_of([world.pool], last_event(), world.now) == {}
+    assert past_use_of([world.pool], world.now) == {}
     change_pool(world.pool, world.now, half_life_s=HOUR_S)
     late = scheduler_sees(world)
     assert set(late) == {world.teams["nlp"].pk, world.teams["ads"].pk}
