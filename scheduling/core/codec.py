@@ -32,7 +32,7 @@ from scheduling.core.model import NodeState, Plan, Policy, Snapshot
 
 MARK = b"ALLOTMENT CYCLE\n"
 VERSION = 1
-HEAD = struct.Struct("<HI")  # version, CRC-32 of all that follows
+HEAD = struct.Struct("<HQI")  # version, number of the cycle, CRC-32 of all that follows
 SIZE = struct.Struct("<I")  # of each block
 LEVEL = 1  # of compression: twice as fast as 6, and about a fifth larger
 MOST_BYTES = 1 << 30  # of one block when it is unpacked
@@ -66,7 +66,6 @@ class Encoder:
         """
         fleets = _Fleets()
         columns = {
-            "cycle": recorded.cycle,
             "snapshot": pack(Snapshot, [recorded.snapshot], fleets),
             "policy": pack(Policy, [recorded.policy]),
             "plan": pack(Plan, [recorded.plan]),
@@ -75,7 +74,7 @@ class Encoder:
         for fleet in fleets.met:
             blocks += [self._nodes(fleet), _packed(_cells(state_of(fleet)))]
         body = b"".join(part for block in blocks for part in (SIZE.pack(len(block)), block))
-        return MARK + HEAD.pack(VERSION, zlib.crc32(body)) + body
+        return MARK + HEAD.pack(VERSION, recorded.cycle, zlib.crc32(body)) + body
 
     def _nodes(self, fleet: Fleet) -> bytes:
         known = self._made_of.get(fleet)
@@ -93,11 +92,24 @@ def decode(record: bytes) -> Recorded:
         (snapshot,) = unpack(Snapshot, columns["snapshot"], 1, fleets)
         (policy,) = unpack(Policy, columns["policy"], 1)
         (plan,) = unpack(Plan, columns["plan"], 1)
-        return Recorded(columns["cycle"], snapshot, policy, plan)
+        return Recorded(cycle_of(record), snapshot, policy, plan)
     except OtherVersion as error:
         raise BadRecord(str(error)) from None
     except (ValueError, TypeError, LookupError, AttributeError) as error:
         raise BadRecord(f"it is not what this version writes: {error!r}") from None
+
+
+def cycle_of(record: bytes) -> int:
+    """The number of the cycle that it says it is of. Raises BadRecord where it is too short to say."""
+    if len(record) < len(MARK) + HEAD.size:
+        raise BadRecord("it is damaged: it ends too early")
+    return int(HEAD.unpack_from(record, len(MARK))[1])
+
+
+def numbered(record: bytes, cycle: int) -> bytes:
+    """The same record, of that cycle: its number may be known only after it was made."""
+    version, _, checksum = HEAD.unpack_from(record, len(MARK))
+    return MARK + HEAD.pack(version, cycle, checksum) + record[len(MARK) + HEAD.size :]
 
 
 class _Fleets:
@@ -166,10 +178,9 @@ def _blocks(record: bytes) -> Iterator[bytes]:
     """The blocks, unpacked, once mark, version and checksum are found right."""
     if not record.startswith(MARK):
         raise BadRecord("it is not the record of a cycle")
+    cycle_of(record)
     body = record[len(MARK) + HEAD.size :]
-    if len(record) < len(MARK) + HEAD.size:
-        raise BadRecord("it is damaged: it ends too early")
-    version, checksum = HEAD.unpack_from(record, len(MARK))
+    version, _, checksum = HEAD.unpack_from(record, len(MARK))
     if version != VERSION:
         raise BadRecord(f"it is of version {version}; this program reads version {VERSION}")
     if zlib.crc32(body) != checksum:

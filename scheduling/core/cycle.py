@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from scheduling.core.admission import Account, Refusal
-from scheduling.core.model import PendingJob, Policy, PoolState, Request, Snapshot, Start, TaskStart
+from scheduling.core.model import EvictionRefusal, PendingJob, Policy, PoolState, Request, Snapshot, Start, TaskStart
 from scheduling.core.room import Ask, Room, Want
 from scheduling.core.shares import Standing, standing
 from scheduling.core.tree import Tree
@@ -178,6 +178,7 @@ class Cycle:
         self.waits_for: dict[int, tuple[PoolCycle, list[int]]] = {}  # job → where it waits for which jobs to be gone
         self.futures: Mapping[int, Future] = {}  # by pool, where anything runs
         self.not_freed: dict[int, tuple[int, int, int]] = {}  # job → pool, what it needs, the most that can be freed
+        self.refusals: dict[int, EvictionRefusal] = {}  # job → why nobody gives way to it
         self._running_of_class: Counter[tuple[int, str]] = Counter()
         for pool in snapshot.pools:
             self._running_of_class.update(pool.class_usage)

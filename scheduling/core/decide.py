@@ -34,6 +34,7 @@ def decide(snapshot: Snapshot, policy: Policy | None = None) -> Plan:
             reasons=Explanations(cycle).by_job(),
             shares={pool_id: pool.standing_now().by_team() for pool_id, pool in cycle.pools.items()},
             evictions=evictions,
+            refusals=room.refusals(evictions),
         )
     finally:
         room.close()

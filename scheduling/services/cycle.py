@@ -18,11 +18,14 @@ from inventory.models import Device, Node, Pool
 from scheduling import ports
 from scheduling.core import model as core
 from scheduling.core import reasons as core_reasons
+from scheduling.core.codec import Recorded
 from scheduling.core.decide import decide
 from scheduling.models import Allocation, AllocationDevice, Decision, Job, Task
 from scheduling.services import lease as leases
 from scheduling.services.evict import evict, made_room_at
 from scheduling.services.picture import Picture
+from scheduling.services.recording import Recorder
+from scheduling.services.refusals import RefusalsTold, record_refusals
 from scheduling.states import JOB_ACTIVE
 
 log = logging.getLogger(__name__)
@@ -56,9 +59,11 @@ class Scheduler:
     reason_interval: timedelta = timedelta(0)
     lease: leases.Lease | None = None
     looks_ahead: Callable[[], bool] = lambda: True
+    recorder: Recorder = field(default_factory=Recorder)
     picture: Picture = field(init=False)
     last_plan: core.Plan | None = None
     _told: dict[int, tuple[datetime, tuple[core.Reason, ...]]] = field(default_factory=dict)
+    _refused: RefusalsTold = field(default_factory=RefusalsTold)
 
     def __post_init__(self) -> None:
         self.picture = Picture(self.looks_ahead)
@@ -71,6 +76,8 @@ class Scheduler:
                 # Read by the first cycle, which then decides: what waits may have been able to start all along.
                 self.picture = Picture(self.looks_ahead)
                 self._told.clear()
+                self._refused.forget()
+                self.recorder.forget()
         return self.lease is not None
 
     def keep(self, now: datetime) -> None:
@@ -100,6 +107,7 @@ class Scheduler:
             raise
         except Exception:
             self.picture.outdate()
+            self.recorder.forget()
             raise
 
     def _cycle(self, now: datetime, force: bool) -> CycleResult:
@@ -113,10 +121,11 @@ class Scheduler:
         plan = decide(snapshot, self.policy)
         deciding = time.perf_counter() - deciding
         try:
-            committed = self._commit(plan, now, begun)
+            committed = self._commit(plan, snapshot, now, begun)
         except IntegrityError as error:
             log.warning("the database refused a plan; the picture is read anew: %s", error)
             self.picture.outdate()
+            self.recorder.forget()
             refused = len(plan.starts) + len(plan.evictions)
             return CycleResult(conflicts=refused, considered=len(snapshot.pending))
         started, evicted, conflicts = committed or (0, 0, 0)
@@ -127,12 +136,18 @@ class Scheduler:
         renewed = committed is not None
         return CycleResult(started, len(snapshot.pending), conflicts, seconds, deciding, plan, renewed, evicted)
 
-    def _commit(self, plan: core.Plan, now: datetime, begun: float) -> tuple[int, int, int] | None:
+    def _commit(
+        self, plan: core.Plan, snapshot: core.Snapshot, now: datetime, begun: float
+    ) -> tuple[int, int, int] | None:
         """How many starts and evictions were kept, and how many left out; None where there was nothing to commit."""
         assert self.lease is not None
         reasons = self._reasons_to_tell(plan, now)
-        if not plan.starts and not plan.evictions and not reasons:
+        refusals = self._refused.due(plan.refusals, self.picture.pending, now)
+        if not plan.starts and not plan.evictions and not refusals and not reasons:
             return None
+        record = None
+        if plan.starts or plan.evictions or refusals:
+            record = self.recorder.body(Recorded(0, snapshot, self.policy, plan), now)
         with unit_of_work() as journal:
             cycle = leases.renew(self.lease, now, cycle_ms=int((time.perf_counter() - begun) * 1000))
             _lock_jobs({*(start.job_id for start in plan.starts), *reasons, *_jobs_of(plan.evictions)})
@@ -140,11 +155,18 @@ class Scheduler:
             bound = _bind(good, self.picture, cycle, now, journal)
             changed = {job_id for job_id, found in reasons.items() if self._codes_differ(job_id, found)}
             gone = evict(plan.evictions, self.picture.job_teams(plan.evictions), cycle, now, journal)
+            record_refusals(
+                refusals, {each.job_id: self.picture.pending[each.job_id].team_id for each in refusals}, cycle, now
+            )
             _tell(reasons, changed, self.picture, now, journal)
+            if record is not None:
+                self.recorder.keep(record, cycle, now)
+        self._refused.told(refusals, now)
         self.picture.evicted(gone, made_room_at(gone, now))
         for start, ids in zip(good, bound, strict=True):
             self.picture.bound(start, ids, now)
             self._told.pop(start.job_id, None)
+            self._refused.forget([start.job_id])
         for job_id, found in reasons.items():
             self._told[job_id] = (now, found)
         left_out = len(plan.starts) - len(good) + len(plan.evictions) - len(gone)
