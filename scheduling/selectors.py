@@ -44,6 +44,14 @@ def visible_job(user: Any, job_id: int) -> Job:
     return found
 
 
+def jobs_seen(user: Any, ids: Collection[int]) -> frozenset[int] | None:
+    """Those of these jobs that ``user`` may see; None where it sees every job."""
+    seen = visible(user)
+    if not seen:
+        return None
+    return frozenset(Job.objects.filter(seen, pk__in=ids).values_list("pk", flat=True)) if ids else frozenset()
+
+
 def class_named(name: str, field: str = "priority_class") -> PriorityClass:
     """The class with this name. Raises NotThere, naming ``field`` and the classes that there are."""
     found = PriorityClass.objects.filter(name=name).first()

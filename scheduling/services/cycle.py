@@ -121,7 +121,7 @@ class Scheduler:
         plan = decide(snapshot, self.policy)
         deciding = time.perf_counter() - deciding
         try:
-            committed = self._commit(plan, snapshot, now, begun)
+            committed = self._commit(plan, now, begun, snapshot)
         except IntegrityError as error:
             log.warning("the database refused a plan; the picture is read anew: %s", error)
             self.picture.outdate()
@@ -137,16 +137,17 @@ class Scheduler:
         return CycleResult(started, len(snapshot.pending), conflicts, seconds, deciding, plan, renewed, evicted)
 
     def _commit(
-        self, plan: core.Plan, snapshot: core.Snapshot, now: datetime, begun: float
+        self, plan: core.Plan, now: datetime, begun: float, snapshot: core.Snapshot | None = None
     ) -> tuple[int, int, int] | None:
-        """How many starts and evictions were kept, and how many left out; None where there was nothing to commit."""
+        """How many starts and evictions were kept, and how many left out; None where there was nothing to commit.
+        ``snapshot``: what the plan was made over, for the record."""
         assert self.lease is not None
         reasons = self._reasons_to_tell(plan, now)
         refusals = self._refused.due(plan.refusals, self.picture.pending, now)
         if not plan.starts and not plan.evictions and not refusals and not reasons:
             return None
         record = None
-        if plan.starts or plan.evictions or refusals:
+        if snapshot is not None and (plan.starts or plan.evictions or refusals):
             record = self.recorder.body(Recorded(0, snapshot, self.policy, plan), now)
         with unit_of_work() as journal:
             cycle = leases.renew(self.lease, now, cycle_ms=int((time.perf_counter() - begun) * 1000))

@@ -18,7 +18,7 @@ from events.models import Event
 from events.reading import one_moment
 from scheduling.core import model as core
 from scheduling.core.fleet import PlacementRefused
-from scheduling.models import Job, TaskGroup
+from scheduling.models import Allocation, Job, TaskGroup
 from scheduling.services.picture import Picture
 from scheduling.services.picture_rows import chunks
 from scheduling.states import JOB_ACTIVE
@@ -32,6 +32,7 @@ HOLDING_EVENTS = (
     "job.stopping",
     "job.releasing",
     "job.requeued",
+    "job.priority",
 )
 
 
@@ -56,11 +57,12 @@ class FollowingPicture(Picture):
 
     def _follow(self, before: int, now: datetime) -> bool:
         """What the events after ``before`` say of who holds what."""
-        rows = Event.objects.filter(seq__gt=before, seq__lte=self.seq, kind__in=HOLDING_EVENTS, job_id__isnull=False)
+        rows = Event.objects.filter(seq__gt=before, seq__lte=self.seq, kind__in=HOLDING_EVENTS)
         moved = {
             job_id
             for kind, job_id, data in rows.values_list("kind", "job_id", "data")
-            if kind != "job.state" or data.get("state") != Job.State.RUNNING  # it holds what it held when it started
+            if job_id is not None
+            and (kind != "job.state" or data.get("state") != Job.State.RUNNING)  # it holds what it held when it started
         }
         if not moved:
             return False
@@ -77,17 +79,26 @@ class FollowingPicture(Picture):
         known = [each for job_id in sorted(job_ids) for each in self.allocations_of.get(job_id, ())]
         self.released(known)
         for chunk in chunks(sorted(job_ids), 500):
-            for pool_id in sorted(self.pools):
+            live = Allocation.objects.filter(job_id__in=chunk, released_at__isnull=True).order_by()
+            for pool_id in sorted(set(live.values_list("pool_id", flat=True))):
                 self._load_held(pool_id, job_id__in=chunk)
         now_held = {each: self.held[each] for job_id in job_ids for each in self.allocations_of.get(job_id, ())}
         for allocation_id in now_held.keys() - set(known):
             self.pools[now_held[allocation_id].pool_id].requests_seen += 1
-        # Those that others give way to are told so by no event of their own.
-        waiting = {each.for_job for each in now_held.values() if each.for_job is not None}
-        for job_id in job_ids | waiting:
+        wanting = job_ids | _given_way_to(job_ids)
+        for job_id in wanting:
             self.pending.pop(job_id, None)
-        for chunk in chunks(sorted(job_ids | waiting), 500):
+        for chunk in chunks(sorted(wanting), 500):
             self._load_jobs(Job.objects.filter(pk__in=chunk, state__in=(Job.State.PENDING, *JOB_ACTIVE)))
+
+
+def _given_way_to(job_ids: set[int]) -> set[int]:
+    """The waiting jobs that something of these gives or gave way to: no event of their own tells of it."""
+    found: set[int] = set()
+    for chunk in chunks(sorted(job_ids), 500):
+        rows = Allocation.objects.filter(job_id__in=chunk, evicted_for__state=Job.State.PENDING).order_by()
+        found.update(rows.values_list("evicted_for_id", flat=True))
+    return found
 
 
 class KeptPicture:

@@ -110,10 +110,46 @@ def submit(user: User, specs: Sequence[JobSpec], now: datetime, journal: Journal
     """Every spec is a pending job of its team, in this order, with its groups and tasks; called in a unit of work."""
     require_aware(now)
     hold_team_tree()
+    teams, classes = permitted(user, specs, many=many)
+    jobs, groups = rows_of(user, specs, teams, classes, now)
+    insert_rows(jobs)
+    for group in groups:
+        group.job = group.job  # which has an id now
+    insert_rows(groups)
+    insert_rows(_tasks(groups))
+    for job in jobs:
+        journal.record(
+            "job.submitted",
+            now,
+            team_id=job.team_id,
+            pool_id=job.pool_id,
+            job_id=job.pk,
+            actor_id=user.pk,
+            state=Job.State.PENDING,
+            name=job.name,
+        )
+    return jobs
+
+
+def permitted(
+    user: User, specs: Sequence[JobSpec], *, many: bool = False
+) -> tuple[dict[str, Team], dict[str, PriorityClass]]:
+    """The teams and priority classes that the specs name, by name. Invalid, Forbidden: it may not be submitted so."""
     teams, classes, faults = _teams_and_classes(user, specs, many)
     if faults:
         raise Invalid(faults[:100])
-    jobs = insert_rows(
+    return teams, classes
+
+
+def rows_of(
+    user: User,
+    specs: Sequence[JobSpec],
+    teams: Mapping[str, Team],
+    classes: Mapping[str, PriorityClass],
+    now: datetime,
+) -> tuple[list[Job], list[TaskGroup]]:
+    """The jobs and their groups as they would be submitted at ``now``. They are in no database."""
+    jobs = [
         Job(
             name=spec.name,
             team=teams[spec.team],
@@ -139,8 +175,8 @@ def submit(user: User, specs: Sequence[JobSpec], now: datetime, journal: Journal
             milli_wanted=spec.milli,
         )
         for spec in specs
-    )
-    groups = insert_rows(
+    ]
+    groups = [
         TaskGroup(
             job=job,
             position=position,
@@ -160,20 +196,8 @@ def submit(user: User, specs: Sequence[JobSpec], now: datetime, journal: Journal
         )
         for job, spec in zip(jobs, specs, strict=True)
         for position, group in enumerate(spec.groups)
-    )
-    insert_rows(_tasks(groups))
-    for job in jobs:
-        journal.record(
-            "job.submitted",
-            now,
-            team_id=job.team_id,
-            pool_id=job.pool_id,
-            job_id=job.pk,
-            actor_id=user.pk,
-            state=Job.State.PENDING,
-            name=job.name,
-        )
-    return jobs
+    ]
+    return jobs, groups
 
 
 def _tasks(groups: Sequence[TaskGroup]) -> list[Task]:
