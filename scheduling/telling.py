@@ -40,12 +40,7 @@ def reason_told(
 ) -> dict[str, Any]:
     """A stored reason for a reader who may see the teams ``seen`` and, of those that it names, the ``jobs`` (None: all
     of them); others are not named to it."""
-    numbers, message = dict(reason.get("numbers") or {}), reason.get("message", "")
-    shown = _without(numbers, seen, jobs)
-    if shown is not None:
-        # The sentence is the same but for the names.
-        message = core_reasons.message(core.Reason(reason["code"], shown), "cpu" if unit == "cpu" else "gpu")
-        numbers = shown
+    message, numbers = _named(reason, unit, seen, jobs)
     helps = reason.get("helps")
     return {
         "code": reason["code"],
@@ -53,6 +48,26 @@ def reason_told(
         "numbers": in_units(numbers, reason["code"]),
         "helps": in_units(helps) if helps else None,
     }
+
+
+def _named(
+    reason: Mapping[str, Any], unit: str, seen: frozenset[str] | None, jobs: frozenset[int] | None
+) -> tuple[str, dict[str, Any]]:
+    """(sentence, numbers) of a stored reason for that reader."""
+    numbers = dict(reason.get("numbers") or {})
+    shown = _without(numbers, seen, jobs)
+    if shown is None:
+        return reason.get("message", ""), numbers
+    # The sentence is the same but for the names.
+    return core_reasons.message(core.Reason(reason["code"], shown), "cpu" if unit == "cpu" else "gpu"), shown
+
+
+def reason_shown(
+    reason: Mapping[str, Any], unit: str, seen: frozenset[str] | None, jobs: frozenset[int] | None
+) -> dict[str, Any]:
+    """A stored reason for a page: as it is stored, without the names of others."""
+    message, numbers = _named(reason, unit, seen, jobs)
+    return {**reason, "message": message, "numbers": numbers}
 
 
 def _without(

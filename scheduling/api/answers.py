@@ -12,10 +12,8 @@ from rest_framework import serializers
 from inventory.models import Pool
 from scheduling.core.units import MILLI_PER_DEVICE, gpus_from_milli
 from scheduling.models import Allocation, AllocationDevice, Decision, Job, PriorityClass, TaskGroup
-from scheduling.selectors import job_figures, jobs_seen
+from scheduling.selectors import job_figures, jobs_seen, teams_seen
 from scheduling.telling import decision_told, jobs_named, reason_told
-from tenants.models import Team
-from tenants.policy import visible_team_ids
 from wire.fields import Moment, Money, Quantity, decimal_text
 
 TEXT_OR_NULL = {"type": ["string", "null"]}
@@ -156,12 +154,6 @@ def jobs_told(
     serializer = JobDetailSerializer if detail else JobSerializer
     context = {"seen": teams_seen(user), "jobs_seen": jobs_seen(user, named), "may_stop": may_stop}
     return list(serializer(jobs, many=True, context=context).data)
-
-
-def teams_seen(user: Any) -> frozenset[str] | None:
-    """The slugs of the teams that ``user`` may see; None where it sees all."""
-    ids = visible_team_ids(user)
-    return None if ids is None else frozenset(Team.objects.filter(pk__in=ids).values_list("slug", flat=True))
 
 
 class SliceSerializer(serializers.ModelSerializer):

@@ -8,9 +8,9 @@ from typing import Any
 from rest_framework import serializers
 
 from inventory.models import Pool
-from scheduling.api.answers import ReasonSerializer, teams_seen
+from scheduling.api.answers import ReasonSerializer
 from scheduling.core.units import MILLI_PER_DEVICE, gpus_from_milli
-from scheduling.selectors import jobs_seen
+from scheduling.selectors import jobs_seen, teams_seen
 from scheduling.services.dry_run import Landing, Outcome
 from scheduling.services.requests import GroupSpec
 from scheduling.telling import jobs_named, reason_told

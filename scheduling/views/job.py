@@ -17,9 +17,9 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
 from scheduling import ports
-from scheduling.browsing import history, places, price_now, spans, task_rows
+from scheduling.browsing import decision_rows, history, places, price_now, spans, task_rows
 from scheduling.models import Job
-from scheduling.selectors import visible_job
+from scheduling.selectors import reasons_for, visible_job
 from scheduling.services.stop import cancel_jobs, hold_job, release_job
 from scheduling.states import JOB_ENDED
 from tenants.pages import SignedIn, page, show
@@ -42,6 +42,8 @@ def job(request: SignedIn, job_id: int) -> HttpResponse:
         "tasks": task_rows(found),
         "places": places(found),
         "events": events,
+        "decisions": decision_rows(found, request.user),
+        "reasons": reasons_for(request.user, found.reasons, found.pool.unit),
         "spans": spans(found, events, now),
         "cost": cost,
         "per_hour": price_now(found, now),
