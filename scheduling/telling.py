@@ -16,7 +16,7 @@ QUANTITIES = frozenset(
     | {"per_user_limit", "freed", "freeable", "lent", "not_preemptible", "protected", "leaving"}
 )
 OTHERS = "other teams"
-ANOTHERS, OF_ANOTHER = "another team's", "of another team"
+ANOTHERS, OF_ANOTHER = "one of another team", "of another team"
 
 
 def in_units(numbers: Mapping[str, Any], code: str = "") -> dict[str, Any]:

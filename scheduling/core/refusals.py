@@ -1,8 +1,9 @@
 """Why nobody gives way to a job for which others might: the rule in the way, and the numbers that say so.
 
 All are of the pool's unit, of the moment of the search: ``requested`` by the job, ``freeable`` the most that could be
-had at once; ``lent``: what other teams hold above what they deserve and are guaranteed, of which ``not_preemptible``,
-``protected`` (within its least runtime) and ``leaving`` (told to stop already) are what their jobs hold out of reach.
+had at once; ``lent``: what other teams hold above what they deserve and are guaranteed; ``not_preemptible``,
+``protected`` (within its least runtime) and ``leaving`` (told to stop already): of all that those teams hold, what is
+out of reach.
 """
 
 from __future__ import annotations

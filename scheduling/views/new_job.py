@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -19,11 +20,12 @@ from django.views.decorators.http import require_http_methods
 from events.errors import Conflict, Fault, Invalid
 from inventory.models import AcceleratorModel, Pool
 from inventory.selectors import pool_totals
-from scheduling import ports
 from scheduling.job_form import FIELDS, as_curl, payload_of, values_from, values_of
 from scheduling.job_templates import BY_KEY, TEMPLATES
 from scheduling.models import Job, PriorityClass
-from scheduling.selectors import team_shares, visible_job
+from scheduling.prices import price_range
+from scheduling.selectors import reasons_for, team_shares, visible_job
+from scheduling.services.dry_run import dry_run
 from scheduling.services.requests import JobSpec
 from scheduling.services.submit import read_payload, submit_payload
 from tenants.models import Membership, Team, User
@@ -31,6 +33,7 @@ from tenants.pages import SignedIn, page, show
 from tenants.policy import RANK, roles
 
 Faults = dict[str, list[dict[str, Any]]]
+MOST_LANDINGS = 12  # tasks whose place the page tells
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,8 @@ def new_job(request: SignedIn) -> HttpResponse:
     payload, unread = payload_of(values)
     if request.GET.get("part") == "preview":
         return _preview(request, payload, unread, now)
+    if request.GET.get("part") == "check":
+        return _check(request, values, payload, unread, now)
     try:
         if unread:
             raise Invalid(unread)
@@ -76,6 +81,26 @@ def _submit(request: SignedIn, payload: dict[str, Any], now: datetime) -> Job:
         # The same page was sent again with other values: another job is meant.
         jobs, _new = submit_payload(request.user, payload, now)
     return jobs[0]
+
+
+def _check(
+    request: SignedIn, values: dict[str, str], payload: dict[str, Any], unread: list[Fault], now: datetime
+) -> HttpResponse:
+    """What would become of it if it were submitted now: beside the form, or in it where there is no JavaScript."""
+    verdict: dict[str, Any] = {"checked": True}
+    faults: Faults = {}
+    try:
+        if unread:
+            raise Invalid(unread)
+        (outcome,) = dry_run(request.user, payload, now)
+        reasons = reasons_for(request.user, outcome.reasons, outcome.pool.unit)
+        verdict |= {"outcome": outcome, "reasons": reasons, "more": max(0, len(outcome.landings) - MOST_LANDINGS)}
+    except Invalid as error:
+        faults = by_field(error.faults)
+        verdict["wrong"] = [fault["message"] for found in faults.values() for fault in found]
+    if request.htmx:
+        return show(request, "scheduling/new_job_verdict.html", verdict)
+    return _form(request, values, faults, now, status=422 if faults else 200, verdict=verdict)
 
 
 def by_field(faults: Any) -> Faults:
@@ -111,7 +136,13 @@ def _first_values(request: SignedIn) -> dict[str, str]:
 
 
 def _form(
-    request: SignedIn, values: dict[str, str], faults: Faults, now: datetime, *, status: int = 200
+    request: SignedIn,
+    values: dict[str, str],
+    faults: Faults,
+    now: datetime,
+    *,
+    status: int = 200,
+    verdict: Mapping[str, Any] | None = None,
 ) -> HttpResponse:
     teams = teams_to_submit_for(request.user)
     pools = list(Pool.objects.select_related("engine").order_by("name"))
@@ -134,6 +165,7 @@ def _form(
         "template": request.GET.get("template") or ("" if request.GET.get("clone") else TEMPLATES[0].key),
         "simulated": [pool.name for pool in pools if pool.engine.kind == "simulated"],
         "form_key": uuid.uuid4().hex,
+        **(verdict or {}),
     }
     return show(request, "scheduling/new_job.html", context, status=status)
 
@@ -171,7 +203,9 @@ def outlook_for(user: User, spec: JobSpec, now: datetime) -> Outlook | None:
     pool = spec.pools[0]
     cpu = pool.unit == Pool.Unit.CPU
     wanted = sum(group.cpu_milli * group.count for group in spec.groups) if cpu else spec.milli
-    low, high = _prices(pool, spec, wanted, now)
+    chosen = spec.priority if isinstance(spec.priority, str) else "normal"
+    class_id = PriorityClass.objects.filter(name=chosen).values_list("pk", flat=True).first() or 0
+    low, high = price_range(pool, spec, wanted, class_id, now)
     own = team_shares(now, [pool.pk])[pool.pk][team.pk]
     return Outlook(
         wanted=wanted,
@@ -183,15 +217,3 @@ def outlook_for(user: User, spec: JobSpec, now: datetime) -> Outlook | None:
         deserved=own.deserved,
         allocated=own.allocated,
     )
-
-
-def _prices(pool: Pool, spec: JobSpec, wanted: int, now: datetime) -> tuple[Decimal, Decimal]:
-    wished = {name for group in spec.groups for name in group.models}
-    models = AcceleratorModel.objects.filter(devices__node__pool=pool).order_by().distinct()
-    if wished:
-        models = models.filter(name__in=wished)
-    ids: list[int | None] = list(models.values_list("pk", flat=True)) or [None]
-    chosen = spec.priority if isinstance(spec.priority, str) else "normal"
-    class_id = PriorityClass.objects.filter(name=chosen).values_list("pk", flat=True).first() or 0
-    prices = [ports.meter.price_per_hour(pool.pk, model_id, class_id, wanted, now) for model_id in ids]
-    return min(prices), max(prices)
