@@ -16,15 +16,17 @@ from events.models import Event
 from inventory.models import Device, Node
 from scheduling import ports
 from scheduling.granted import Granted, granted_to_allocations
-from scheduling.models import Allocation, AllocationDevice, Job, Task
-from scheduling.selectors import LARGEST_ID, visible_jobs
+from scheduling.models import Allocation, AllocationDevice, Decision, Job, Task
+from scheduling.selectors import LARGEST_ID, jobs_seen, visible_jobs
 from scheduling.states import JOB_ENDED
+from scheduling.telling import decision_told
 from tenants.models import Team, User
 from tenants.policy import team_tree
 
 PAGE = 50
 MOST_TASKS = 200
 MOST_PLACES = 24
+MOST_DECISIONS = 20
 
 STATES: Mapping[str, Q] = {
     "unfinished": ~Q(state__in=sorted(JOB_ENDED)),
@@ -270,6 +272,23 @@ def price_now(job: Job, now: datetime) -> Decimal:
         ),
         Decimal(0),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRow:
+    """What the scheduler decided about a job, in words."""
+
+    decision: Decision
+    message: str
+
+
+def decision_rows(job: Job, user: User, most: int = MOST_DECISIONS) -> list[DecisionRow]:
+    """The latest decisions about the job, the latest first; of others' jobs, those are named that ``user`` may see."""
+    found = list(Decision.objects.filter(job=job).select_related("pool").order_by("-id")[:most])
+    seen = jobs_seen(user, {each.numbers["for_job"] for each in found if each.numbers.get("for_job")})
+    return [
+        DecisionRow(each, decision_told(each.kind, each.rule, each.numbers, each.pool.unit, seen)[0]) for each in found
+    ]
 
 
 @dataclass(frozen=True, slots=True)

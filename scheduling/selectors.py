@@ -28,8 +28,9 @@ from scheduling.granted import DeviceKind, device_kinds, offers
 from scheduling.models import Allocation, AllocationDevice, Job, PriorityClass, Task, TaskGroup
 from scheduling.past_use import past_use_of
 from scheduling.states import JOB_ACTIVE
+from scheduling.telling import jobs_named, reason_shown
 from tenants.models import Team
-from tenants.policy import visible
+from tenants.policy import visible, visible_team_ids
 
 LARGEST_ID = 2**63 - 1
 
@@ -45,6 +46,26 @@ def visible_job(user: Any, job_id: int) -> Job:
     if found is None:
         raise NotThere("There is no such job, or you may not see it.")
     return found
+
+
+def jobs_seen(user: Any, ids: Collection[int]) -> frozenset[int] | None:
+    """Those of these jobs that ``user`` may see; None where it sees every job."""
+    seen = visible(user)
+    if not seen:
+        return None
+    return frozenset(Job.objects.filter(seen, pk__in=ids).values_list("pk", flat=True)) if ids else frozenset()
+
+
+def teams_seen(user: Any) -> frozenset[str] | None:
+    """The slugs of the teams that ``user`` may see; None where it sees all."""
+    ids = visible_team_ids(user)
+    return None if ids is None else frozenset(Team.objects.filter(pk__in=ids).values_list("slug", flat=True))
+
+
+def reasons_for(user: Any, reasons: Sequence[Mapping[str, Any]], unit: str) -> list[dict[str, Any]]:
+    """Stored reasons for a page that ``user`` looks at: nobody's team or job is named that it may not see."""
+    teams, jobs = teams_seen(user), jobs_seen(user, jobs_named(reasons))
+    return [reason_shown(each, unit, teams, jobs) for each in reasons]
 
 
 def class_named(name: str, field: str = "priority_class") -> PriorityClass:

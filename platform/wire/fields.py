@@ -142,12 +142,14 @@ def _matching(pattern: str, message: str) -> Callable[[str], None]:
 
 @extend_schema_field({"type": "boolean"})
 class Flag(serializers.Field):
-    """true or false."""
+    """true or false; in a query these words."""
 
     def to_representation(self, value: bool) -> bool:
         return value
 
     def to_internal_value(self, data: Any) -> bool:
+        if getattr(self.root, "in_query", False) and data in ("true", "false"):
+            return bool(data == "true")
         if not isinstance(data, bool):
             raise serializers.ValidationError("must be true or false")
         return data

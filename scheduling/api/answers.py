@@ -13,10 +13,9 @@ from inventory.models import Pool
 from scheduling.core.units import MILLI_PER_DEVICE, gpus_from_milli
 from scheduling.granted import granted_to_groups, template_of, told
 from scheduling.models import Allocation, AllocationDevice, Decision, Job, PriorityClass, TaskGroup
-from scheduling.selectors import job_figures, links_of
+from scheduling.selectors import job_figures, jobs_seen, links_of, teams_seen
 from scheduling.services.place_rules import WIDEST_FIRST
-from scheduling.telling import in_units, reason_told
-from tenants.models import Team
+from scheduling.telling import decision_told, jobs_named, reason_told
 from tenants.policy import visible_team_ids
 from wire.fields import Moment, Money, Quantity, decimal_text
 
@@ -135,7 +134,8 @@ class JobSerializer(serializers.ModelSerializer):
 
     @extend_schema_field(ReasonSerializer(many=True))
     def get_reasons(self, job: Job) -> list[dict[str, Any]]:
-        return [reason_told(reason, job.pool.unit, self.context["seen"]) for reason in job.reasons]
+        seen, jobs = self.context["seen"], self.context["jobs_seen"]
+        return [reason_told(reason, job.pool.unit, seen, jobs) for reason in job.reasons]
 
     @extend_schema_field(NUMBER_OR_NULL)
     def get_gpus(self, job: Job) -> float | int | None:
@@ -196,11 +196,15 @@ def jobs_told(
     figures = job_figures(jobs, now)
     for job in jobs:
         job.figures = figures[job.pk]  # type: ignore[attr-defined]
-    ids = visible_team_ids(user)
-    seen = None if ids is None else frozenset(Team.objects.filter(pk__in=ids).values_list("slug", flat=True))
+    named = jobs_named(reason for job in jobs for reason in job.reasons)
     serializer = JobDetailSerializer if detail else JobSerializer
-    links = links_of([job.pk for job in jobs], ids)
-    context = {"seen": seen, "may_stop": may_stop, "granted": {}, "links": links}
+    context = {
+        "seen": teams_seen(user),
+        "jobs_seen": jobs_seen(user, named),
+        "may_stop": may_stop,
+        "granted": {},
+        "links": links_of([job.pk for job in jobs], visible_team_ids(user)),
+    }
     return list(serializer(jobs, many=True, context=context).data)
 
 
@@ -264,18 +268,35 @@ class AllocationSerializer(serializers.ModelSerializer):
 
 
 class DecisionSerializer(serializers.ModelSerializer):
-    """What the scheduler did, by which rule, and the numbers that it saw."""
+    """What the scheduler did or refused to do, by which rule, and the numbers that it saw, in the pool's ``unit``.
+    Whose job another gave way to is told to those who may see that job. Give it decisions through ``decisions_told``.
+    """
 
     at = Moment()
     pool = serializers.CharField(source="pool.name")
+    unit = serializers.ChoiceField(Pool.Unit.choices, source="pool.unit")
+    message = serializers.SerializerMethodField()
     numbers = serializers.SerializerMethodField()
 
     class Meta:
         model = Decision
-        fields = ("id", "at", "cycle", "kind", "pool", "rule", "numbers")
+        fields = ("id", "at", "cycle", "kind", "pool", "unit", "rule", "message", "numbers")
+
+    def get_message(self, decision: Decision) -> str:
+        return self._told(decision)[0]
 
     def get_numbers(self, decision: Decision) -> dict[str, Any]:
-        return in_units(decision.numbers)
+        return self._told(decision)[1]
+
+    def _told(self, decision: Decision) -> tuple[str, dict[str, Any]]:
+        unit, seen = decision.pool.unit, self.context["jobs_seen"]
+        return decision_told(decision.kind, decision.rule, decision.numbers, unit, seen)
+
+
+def decisions_told(decisions: Sequence[Decision], user: Any) -> list[dict[str, Any]]:
+    """The decisions as they are answered to ``user``."""
+    named = {each.numbers["for_job"] for each in decisions if each.numbers.get("for_job")}
+    return list(DecisionSerializer(decisions, many=True, context={"jobs_seen": jobs_seen(user, named)}).data)
 
 
 class EventSerializer(serializers.Serializer):

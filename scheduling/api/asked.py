@@ -100,8 +100,8 @@ class CancelledSerializer(serializers.Serializer):
     not_found = serializers.ListField(child=serializers.IntegerField())
 
 
-class JobActionQuery(Strict):
-    not_yet = ("dry_run",)
+class SubmitQuery(Strict):
+    dry_run = Flag(required=False, help_text="true: nothing is submitted; the answer says what would become of it")
 
 
 class LogQuery(Strict):

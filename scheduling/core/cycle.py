@@ -15,7 +15,7 @@ from scheduling.core.admission import Account, Refusal
 from scheduling.core.charges import Charge, memory_of
 from scheduling.core.class_caps import ClassCaps
 from scheduling.core.gang_rules import GangRule
-from scheduling.core.model import PendingJob, Policy, PoolState, Request, Snapshot, Start, TaskStart
+from scheduling.core.model import EvictionRefusal, PendingJob, Policy, PoolState, Request, Snapshot, Start, TaskStart
 from scheduling.core.room import Ask, Room, Want
 from scheduling.core.shares import Standing, standing
 from scheduling.core.tree import Tree
@@ -232,6 +232,7 @@ class Cycle:
         self.futures: Mapping[int, Future] = {}  # by pool, where anything runs
         # Job → pool, what it needs, the most that can be freed, what jobs hold that gave way as often as they may.
         self.not_freed: dict[int, tuple[int, int, int, int]] = {}
+        self.refusals: dict[int, EvictionRefusal] = {}  # job → why nobody gives way to it
         self.broken: list[int] = []  # jobs that run below their least and cannot be made whole now
         self.caps = ClassCaps(snapshot.pools)
         self._nodes_of_running: Mapping[int, tuple[int, ...]] | None = None

@@ -37,6 +37,7 @@ def decide(snapshot: Snapshot, policy: Policy | None = None) -> Plan:
             shares={pool_id: pool.standing_now().by_team() for pool_id, pool in cycle.pools.items()},
             evictions=evictions,
             broken=tuple(sorted(cycle.broken)),
+            refusals=room.refusals(evictions),
         )
     finally:
         room.close()

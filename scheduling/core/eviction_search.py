@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from scheduling.core.admission import Refusal
 from scheduling.core.cycle import Candidate, Cycle
 from scheduling.core.future import Claim, Future
-from scheduling.core.model import Eviction, TaskStart
+from scheduling.core.model import Eviction, EvictionRefusal, TaskStart
 from scheduling.core.past_claims import PastClaims
+from scheduling.core.refusals import Others, WhyNot
 from scheduling.core.room import Room, Want
 from scheduling.core.search_areas import Area, search_areas
 from scheduling.core.victims import Rule, Unit, Victims
@@ -48,6 +49,8 @@ class Search:
         ]
         self._past = PastClaims(future.at, cycle.snapshot.now)
         self._in_vain: dict[Hashable, tuple[int, int, int] | None] = {}
+        self._why_not: dict[Hashable, WhyNot] = {}
+        self._others = Others(future.at, future.running, cycle.snapshot.now, self._floor)
         self._rescued = 0
         self.touched: set[int] = set()  # leaves that something was taken from
 
@@ -56,7 +59,7 @@ class Search:
         it is not entitled, or nothing that could be freed is enough (the cycle then notes how much could)."""
         key = self._key(candidate)
         if key in self._in_vain:
-            self._note(candidate, self._in_vain[key])
+            self._note(candidate, key)
             return []
         if not candidate.ask.least or self._rescued >= self._cycle.policy.max_rescues:
             return []
@@ -79,7 +82,12 @@ class Search:
         tells = case.tried or spared or self._entitled(case, case.charge)
         vain = (int(case.charge), int(case.freeable), spared) if tells else None
         self._in_vain[key] = vain
-        self._note(candidate, vain)
+        if vain is not None:
+            blocked = self._cycle.over_quota(candidate, self._at, case.charge)
+            own = blocked is not None and blocked.code != "over_share" and self._is_own(case, blocked)
+            tried = case.freeable if case.tried else None
+            self._why_not[key] = self._others.why_not(candidate, case.charge, tried, blocked if own else None)
+        self._note(candidate, key)
         return []
 
     def _rules(self, case: _Case) -> Iterator[tuple[Rule, ...]]:
@@ -128,9 +136,12 @@ class Search:
                 found += sum(charge for _, charge in jobs)
         return found
 
-    def _note(self, candidate: Candidate, vain: tuple[int, int, int] | None) -> None:
+    def _note(self, candidate: Candidate, key: Hashable) -> None:
+        vain = self._in_vain[key]
         if vain is not None:
-            self._cycle.not_freed.setdefault(candidate.job.id, (self._at.pool.id, *vain))
+            job_id, pool_id = candidate.job.id, self._at.pool.id
+            self._cycle.not_freed.setdefault(job_id, (pool_id, *vain))
+            self._cycle.refusals.setdefault(job_id, EvictionRefusal(job_id, pool_id, *self._why_not[key]))
 
     def _key(self, candidate: Candidate) -> Hashable:
         job = candidate.job

@@ -136,6 +136,7 @@ class Fleet:
         self._demand: Demand = (demand or demand_of_typical(typical)) if score == "lookahead" and typical else ()
         self._scarce: list[Scarce] = []
         ordered = sorted(nodes, key=lambda node: node.rank)
+        self.states = tuple(ordered)  # as they were given: what has been taken since is not in them
         self._index(ordered)
         self._lay_out(ordered)
         for position in range(len(ordered)):
@@ -221,6 +222,11 @@ class Fleet:
             ahead_memo=np.zeros(lookahead_kernels.MEMO_ENTRIES),
             work=np.zeros((lookahead_kernels.WORK_ROWS, max(most_devices, 1)), dtype=np.int64),
         )
+
+    @property
+    def demand(self) -> Demand:
+        """The requests that look-ahead expects; empty where nothing is placed by it."""
+        return self._demand
 
     # ---- placing -----------------------------------------------------------------------------------------------------
 

@@ -335,6 +335,19 @@ class Eviction:
 
 
 @dataclass(frozen=True, slots=True)
+class EvictionRefusal:
+    """A waiting job for which others might have given way, and why none does. At most one for a job.
+
+    ``rule`` is one of ``scheduling.core.refusals.RULES``; ``numbers`` are those of its team, and of what others hold.
+    """
+
+    job_id: int
+    pool_id: int
+    rule: str
+    numbers: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What a cycle decided, in order. Every pending job is in ``starts`` or has a reason; both if it may grow on.
 
@@ -347,3 +360,4 @@ class Plan:
     shares: Mapping[int, Mapping[int, Share]]  # pool id → team id → share, with the starts carried out
     evictions: tuple[Eviction, ...] = ()
     broken: tuple[int, ...] = ()  # job ids, ascending
+    refusals: tuple[EvictionRefusal, ...] = ()  # in the order in which it was found out

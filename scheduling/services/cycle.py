@@ -18,6 +18,7 @@ from inventory.models import Device, Node, Pool
 from scheduling import ports
 from scheduling.core import model as core
 from scheduling.core import reasons as core_reasons
+from scheduling.core.codec import Recorded
 from scheduling.core.decide import decide
 from scheduling.models import Allocation, AllocationDevice, Decision, Job, Task
 from scheduling.services import lease as leases
@@ -25,6 +26,8 @@ from scheduling.services.evict import evict, made_room_at
 from scheduling.services.mend import send_back
 from scheduling.services.past_use import store
 from scheduling.services.picture import Picture
+from scheduling.services.recording import Recorder
+from scheduling.services.refusals import RefusalsTold, record_refusals
 from scheduling.states import JOB_ACTIVE
 
 log = logging.getLogger(__name__)
@@ -60,9 +63,11 @@ class Scheduler:
     reason_interval: timedelta = timedelta(0)
     lease: leases.Lease | None = None
     looks_ahead: Callable[[], bool] = lambda: True
+    recorder: Recorder = field(default_factory=Recorder)
     picture: Picture = field(init=False)
     last_plan: core.Plan | None = None
     _told: dict[int, tuple[datetime, tuple[core.Reason, ...]]] = field(default_factory=dict)
+    _refused: RefusalsTold = field(default_factory=RefusalsTold)
 
     def __post_init__(self) -> None:
         self.picture = Picture(self.looks_ahead)
@@ -75,6 +80,8 @@ class Scheduler:
                 # Read by the first cycle, which then decides: what waits may have been able to start all along.
                 self.picture = Picture(self.looks_ahead)
                 self._told.clear()
+                self._refused.forget()
+                self.recorder.forget()
         return self.lease is not None
 
     def keep(self, now: datetime) -> None:
@@ -104,6 +111,7 @@ class Scheduler:
             raise
         except Exception:
             self.picture.outdate()
+            self.recorder.forget()
             raise
 
     def _cycle(self, now: datetime, force: bool) -> CycleResult:
@@ -117,10 +125,11 @@ class Scheduler:
         plan = decide(snapshot, self.policy)
         deciding = time.perf_counter() - deciding
         try:
-            committed = self._commit(plan, now, begun)
+            committed = self._commit(plan, now, begun, snapshot)
         except IntegrityError as error:
             log.warning("the database refused a plan; the picture is read anew: %s", error)
             self.picture.outdate()
+            self.recorder.forget()
             refused = len(plan.starts) + len(plan.evictions)
             return CycleResult(conflicts=refused, considered=len(snapshot.pending))
         started, evicted, conflicts, back = committed or (0, 0, 0, 0)
@@ -132,13 +141,20 @@ class Scheduler:
         renewed = committed is not None
         return CycleResult(started, len(snapshot.pending), conflicts, seconds, deciding, plan, renewed, evicted, back)
 
-    def _commit(self, plan: core.Plan, now: datetime, begun: float) -> tuple[int, int, int, int] | None:
+    def _commit(
+        self, plan: core.Plan, now: datetime, begun: float, snapshot: core.Snapshot | None = None
+    ) -> tuple[int, int, int, int] | None:
         """How many starts and evictions were kept, how many left out, and how many broken gangs were sent back; None
-        where there was nothing to commit."""
+        where there was nothing to commit. ``snapshot``: what the plan was made over, for the record."""
         assert self.lease is not None
         reasons = self._reasons_to_tell(plan, now)
-        if not plan.starts and not plan.evictions and not reasons and not plan.broken:
+        refusals = self._refused.due(plan.refusals, self.picture.pending, now)
+        decided = bool(plan.starts or plan.evictions or plan.broken or refusals)
+        if not decided and not reasons:
             return None
+        record = None
+        if snapshot is not None and decided:
+            record = self.recorder.body(Recorded(0, snapshot, self.policy, plan), now)
         with unit_of_work() as journal:
             cycle = leases.renew(self.lease, now, cycle_ms=int((time.perf_counter() - begun) * 1000))
             _lock_jobs({*(start.job_id for start in plan.starts), *reasons, *_jobs_of(plan.evictions), *plan.broken})
@@ -147,11 +163,18 @@ class Scheduler:
             back = send_back(plan.broken, cycle, now, journal)
             changed = {job_id for job_id, found in reasons.items() if self._codes_differ(job_id, found)}
             gone = evict(plan.evictions, self.picture.job_teams(plan.evictions), cycle, now, journal)
+            record_refusals(
+                refusals, {each.job_id: self.picture.pending[each.job_id].team_id for each in refusals}, cycle, now
+            )
             _tell(reasons, changed, self.picture, now, journal)
+            if record is not None:
+                self.recorder.keep(record, cycle, now)
+        self._refused.told(refusals, now)
         self.picture.evicted(gone, made_room_at(gone, now))
         for start, ids in zip(good, bound, strict=True):
             self.picture.bound(start, ids, now)
             self._told.pop(start.job_id, None)
+            self._refused.forget([start.job_id])
         for job_id, found in reasons.items():
             self._told[job_id] = (now, found)
         left_out = len(plan.starts) - len(good) + len(plan.evictions) - len(gone)
@@ -167,8 +190,8 @@ class Scheduler:
         figures: list[tuple[datetime, int]] = []
         for job_id, found in plan.reasons.items():
             job = self.picture.pending.get(job_id)
-            if job is None or job.growing:
-                continue  # it runs: why it gets no more is not its state
+            if job is None or not _is_told(job):
+                continue
             told = self._told.get(job_id)
             if told is not None:
                 when, before = told
@@ -188,7 +211,12 @@ class Scheduler:
 
     def _waits(self, job_id: int, plan: core.Plan) -> bool:
         job = self.picture.pending.get(job_id)
-        return job is not None and not job.growing and job_id in plan.reasons
+        return job is not None and _is_told(job) and job_id in plan.reasons
+
+
+def _is_told(job: core.PendingJob) -> bool:
+    """Whether its reasons are told. Why a job that runs gets no more is not its state; what a service lacks is."""
+    return not job.growing or job.service
 
 
 def _jobs_of(evictions: Sequence[core.Eviction]) -> set[int]:
@@ -408,7 +436,7 @@ def _tell(
     rows = []
     for job_id, found in reasons.items():
         job = picture.pending.get(job_id)
-        if job is None or (job.growing and not job.service):
+        if job is None or not _is_told(job):
             continue
         unit = _unit(picture, job.pool_ids[0])
         rows.append((job, [reason_json(reason, unit) for reason in found]))

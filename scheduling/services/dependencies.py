@@ -46,14 +46,17 @@ class Predecessors:
 NONE = Predecessors()
 
 
-def find_predecessors(user: User, specs: Sequence[JobSpec], *, many: bool) -> tuple[list[Predecessors], list[Fault]]:
-    """For each spec what it comes after, the existing ones locked; and a fault for each that is not to be found.
+def find_predecessors(
+    user: User, specs: Sequence[JobSpec], *, many: bool, lock: bool
+) -> tuple[list[Predecessors], list[Fault]]:
+    """For each spec what it comes after, the existing ones locked if asked; and a fault for each that is not to be
+    found.
 
     A number is the id of a job that ``user`` may see or has submitted, a text the name of one earlier job of the list.
     """
     if not any(spec.after for spec in specs):
         return [NONE] * len(specs), []
-    known = _existing(user, {each for spec in specs for each in spec.after if isinstance(each, int)})
+    known = _existing(user, {each for spec in specs for each in spec.after if isinstance(each, int)}, lock=lock)
     faults: list[Fault] = []
     found: list[Predecessors] = []
     positions: dict[str, list[int]] = defaultdict(list)
@@ -77,12 +80,14 @@ def find_predecessors(user: User, specs: Sequence[JobSpec], *, many: bool) -> tu
 _DONE = Job.State.SUCCEEDED
 
 
-def _existing(user: User, ids: Iterable[int]) -> dict[int, str]:
-    """Id → state of those jobs that are there and the user may name, locked so that they cannot end meanwhile."""
+def _existing(user: User, ids: Iterable[int], *, lock: bool) -> dict[int, str]:
+    """Id → state of those jobs that are there and the user may name; locked, they cannot end meanwhile."""
     wanted = sorted(each for each in ids if 0 < each <= LARGEST_ID)
     if not wanted:
         return {}
-    rows = Job.objects.select_for_update(no_key=True, of=("self",)).filter(pk__in=wanted)
+    rows = Job.objects.filter(pk__in=wanted)
+    if lock:
+        rows = rows.select_for_update(no_key=True, of=("self",))
     seen = visible_team_ids(user)
     if seen is not None:
         # A token that may submit but not read names what its owner submitted in the teams that it is good for.

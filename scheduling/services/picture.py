@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 from django.db.models import Count, F, Max, Q, QuerySet
 
@@ -289,20 +290,22 @@ class Picture:
             )
             self._load_held(pool.pk)
 
-    def _load_held(self, pool_id: int) -> None:
+    def _load_held(self, pool_id: int, **only: Any) -> None:
+        """Counts what is held in the pool; ``only``: a filter of allocations, where the rest is counted already."""
         pool = self.pools[pool_id]
         slices: dict[int, list[AllocationDevice]] = defaultdict(list)
+        of_these = {f"allocation__{name}": value for name, value in only.items()}
         for row in AllocationDevice.objects.filter(
-            allocation__pool_id=pool_id, allocation__released_at__isnull=True
+            allocation__pool_id=pool_id, allocation__released_at__isnull=True, **of_these
         ).order_by("allocation_id", "device__index"):
             slices[row.allocation_id].append(row)
-        live = Allocation.objects.filter(pool_id=pool_id, released_at__isnull=True).annotate(
+        live = Allocation.objects.filter(pool_id=pool_id, released_at__isnull=True, **only).annotate(
             class_name=F("job__priority_class__name"),
             position=F("task__group__position"),
             asked_milli=F("task__group__compute_milli"),
             asked_mib=F("task__group__memory_mib"),
         )
-        self._load_runners(pool_id)
+        self._load_runners(pool_id, **only)
         for row in live.order_by("id"):
             own = slices.get(row.pk, [])
             placement = pool.fleet.placement_on(
@@ -333,8 +336,8 @@ class Picture:
             )
             self._count_class(row.job_id, pool_id, row.team_id, row.class_name)
 
-    def _load_runners(self, pool_id: int) -> None:
-        live = Allocation.objects.filter(pool_id=pool_id, released_at__isnull=True).values("job_id")
+    def _load_runners(self, pool_id: int, **only: Any) -> None:
+        live = Allocation.objects.filter(pool_id=pool_id, released_at__isnull=True, **only).values("job_id")
         jobs = list(Job.objects.filter(pk__in=live).select_related("priority_class").order_by("id"))
         least: dict[int, list[int]] = defaultdict(list)
         for chunk in chunks([job.pk for job in jobs], 500):

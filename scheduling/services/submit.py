@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -17,7 +18,7 @@ from inventory.models import Pool
 from scheduling import ports
 from scheduling.models import Job, PriorityClass, SubmissionKey, Task, TaskGroup
 from scheduling.services import budget_holds
-from scheduling.services.dependencies import find_predecessors, link
+from scheduling.services.dependencies import Predecessors, find_predecessors, link
 from scheduling.services.holding import composed
 from scheduling.services.place_rules import stored_topology
 from scheduling.services.priorities import priority_fault
@@ -116,14 +117,56 @@ def submit(user: User, specs: Sequence[JobSpec], now: datetime, journal: Journal
     """Every spec is a pending job of its team, in this order, with its groups and tasks; called in a unit of work."""
     require_aware(now)
     hold_team_tree()
+    permit = permitted(user, specs, many=many)
+    ports.budgets.settle(now)
+    jobs, groups = rows_of(user, specs, permit, now)
+    insert_rows(jobs)
+    link(jobs, permit.predecessors)
+    for group in groups:
+        group.job = group.job  # which has an id now
+    insert_rows(groups)
+    insert_rows(_tasks(groups))
+    for job in jobs:
+        journal.record(
+            "job.submitted",
+            now,
+            team_id=job.team_id,
+            pool_id=job.pool_id,
+            job_id=job.pk,
+            actor_id=user.pk,
+            state=Job.State.PENDING,
+            name=job.name,
+        )
+    return jobs
+
+
+@dataclass(frozen=True, slots=True)
+class Permit:
+    """What the specs of one submission name: teams and classes by name, and what each comes after."""
+
+    teams: Mapping[str, Team]
+    classes: Mapping[str, PriorityClass]
+    predecessors: Sequence[Predecessors]
+
+
+def permitted(user: User, specs: Sequence[JobSpec], *, many: bool = False, lock: bool = True) -> Permit:
+    """What the specs name, all of it there and open to the user. Invalid, Forbidden: it may not be submitted so.
+
+    ``lock``: jobs that they come after are locked, so that these cannot end meanwhile.
+    """
     teams, classes, faults = _teams_and_classes(user, specs, many)
-    predecessors, unknown = find_predecessors(user, specs, many=many)
+    predecessors, unknown = find_predecessors(user, specs, many=many, lock=lock)
     faults += unknown
     if faults:
         raise Invalid(faults[:100])
-    ports.budgets.settle(now)
+    return Permit(teams, classes, predecessors)
+
+
+def rows_of(user: User, specs: Sequence[JobSpec], permit: Permit, now: datetime) -> tuple[list[Job], list[TaskGroup]]:
+    """The jobs and their groups as they would be submitted at ``now``. They are in no database."""
+    teams, classes = permit.teams, permit.classes
     spent = ports.budgets.spent({team.pk for team in teams.values()})
-    jobs = insert_rows(
+    jobs = [
         Job(
             name=spec.name,
             team=teams[spec.team],
@@ -152,10 +195,9 @@ def submit(user: User, specs: Sequence[JobSpec], now: datetime, journal: Journal
             tasks_wanted=spec.tasks,
             milli_wanted=spec.milli,
         )
-        for spec, before in zip(specs, predecessors, strict=True)
-    )
-    link(jobs, predecessors)
-    groups = insert_rows(
+        for spec, before in zip(specs, permit.predecessors, strict=True)
+    ]
+    groups = [
         TaskGroup(
             job=job,
             position=position,
@@ -176,20 +218,8 @@ def submit(user: User, specs: Sequence[JobSpec], now: datetime, journal: Journal
         )
         for job, spec in zip(jobs, specs, strict=True)
         for position, group in enumerate(spec.groups)
-    )
-    insert_rows(_tasks(groups))
-    for job in jobs:
-        journal.record(
-            "job.submitted",
-            now,
-            team_id=job.team_id,
-            pool_id=job.pool_id,
-            job_id=job.pk,
-            actor_id=user.pk,
-            state=Job.State.PENDING,
-            name=job.name,
-        )
-    return jobs
+    ]
+    return jobs, groups
 
 
 def _tasks(groups: Sequence[TaskGroup]) -> list[Task]:

@@ -17,10 +17,10 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
 from scheduling import ports
-from scheduling.browsing import history, places, price_now, spans, task_rows
+from scheduling.browsing import decision_rows, history, places, price_now, spans, task_rows
 from scheduling.granted import granted_to_groups
 from scheduling.models import Job
-from scheduling.selectors import links_of, visible_job, visible_jobs
+from scheduling.selectors import links_of, reasons_for, visible_job, visible_jobs
 from scheduling.services.holding import hold_for, release_for
 from scheduling.services.stop import cancel_jobs
 from scheduling.states import JOB_ENDED
@@ -49,6 +49,8 @@ def job(request: SignedIn, job_id: int) -> HttpResponse:
         "tasks": task_rows(found),
         "places": places(found),
         "events": events,
+        "decisions": decision_rows(found, request.user),
+        "reasons": reasons_for(request.user, found.reasons, found.pool.unit),
         "spans": spans(found, events, now),
         "cost": cost,
         "per_hour": price_now(found, now),

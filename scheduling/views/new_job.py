@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -25,7 +26,9 @@ from scheduling.granted import Granted, device_kinds, offers
 from scheduling.job_form import FIELDS, IF_POSSIBLE, as_curl, payload_of, values_from, values_of
 from scheduling.job_templates import BY_KEY, TEMPLATES
 from scheduling.models import Job, PriorityClass
-from scheduling.selectors import team_shares, visible_job
+from scheduling.prices import price_range
+from scheduling.selectors import reasons_for, team_shares, visible_job
+from scheduling.services.dry_run import dry_run
 from scheduling.services.requests import JobSpec
 from scheduling.services.submit import read_payload, submit_payload
 from tenants.models import Membership, Team, User
@@ -33,6 +36,7 @@ from tenants.pages import SignedIn, page, show
 from tenants.policy import RANK, roles
 
 Faults = dict[str, list[dict[str, Any]]]
+MOST_LANDINGS = 12  # tasks whose place the page tells
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,8 @@ def new_job(request: SignedIn) -> HttpResponse:
     payload, unread = payload_of(values)
     if request.GET.get("part") == "preview":
         return _preview(request, payload, unread, now)
+    if request.GET.get("part") == "check":
+        return _check(request, values, payload, unread, now)
     try:
         if unread:
             raise Invalid(unread)
@@ -79,6 +85,26 @@ def _submit(request: SignedIn, payload: dict[str, Any], now: datetime) -> Job:
         # The same page was sent again with other values: another job is meant.
         jobs, _new = submit_payload(request.user, payload, now)
     return jobs[0]
+
+
+def _check(
+    request: SignedIn, values: dict[str, str], payload: dict[str, Any], unread: list[Fault], now: datetime
+) -> HttpResponse:
+    """What would become of it if it were submitted now: beside the form, or in it where there is no JavaScript."""
+    verdict: dict[str, Any] = {"checked": True}
+    faults: Faults = {}
+    try:
+        if unread:
+            raise Invalid(unread)
+        (outcome,) = dry_run(request.user, payload, now)
+        reasons = reasons_for(request.user, outcome.reasons, outcome.pool.unit)
+        verdict |= {"outcome": outcome, "reasons": reasons, "more": max(0, len(outcome.landings) - MOST_LANDINGS)}
+    except Invalid as error:
+        faults = by_field(error.faults)
+        verdict["wrong"] = [fault["message"] for found in faults.values() for fault in found]
+    if request.htmx:
+        return show(request, "scheduling/new_job_verdict.html", verdict)
+    return _form(request, values, faults, now, status=422 if faults else 200, verdict=verdict)
 
 
 def by_field(faults: Any) -> Faults:
@@ -114,7 +140,13 @@ def _first_values(request: SignedIn) -> dict[str, str]:
 
 
 def _form(
-    request: SignedIn, values: dict[str, str], faults: Faults, now: datetime, *, status: int = 200
+    request: SignedIn,
+    values: dict[str, str],
+    faults: Faults,
+    now: datetime,
+    *,
+    status: int = 200,
+    verdict: Mapping[str, Any] | None = None,
 ) -> HttpResponse:
     teams = teams_to_submit_for(request.user)
     pools = list(Pool.objects.select_related("engine").order_by("name"))
@@ -139,6 +171,7 @@ def _form(
         "template": request.GET.get("template") or ("" if request.GET.get("clone") else TEMPLATES[0].key),
         "simulated": [pool.name for pool in pools if pool.engine.kind == "simulated"],
         "form_key": uuid.uuid4().hex,
+        **(verdict or {}),
     }
     return show(request, "scheduling/new_job.html", context, status=status)
 
@@ -197,19 +230,19 @@ def outlook_for(user: User, spec: JobSpec, now: datetime) -> Outlook | None:
 def _counted(pool: Pool, spec: JobSpec, now: datetime) -> tuple[int, Decimal, Decimal, tuple[Granted, ...]]:
     """What the request would count at the least, its lowest and highest price, and where it is granted more than it
     asks for. It counts and costs what is granted, each group where it is cheapest or dearest."""
+    class_id = _class_id(spec)
     kinds = device_kinds([pool.pk]).get(pool.pk, [])
     if pool.unit == Pool.Unit.CPU or not any(group.devices for group in spec.groups):
         cpu = pool.unit == Pool.Unit.CPU
         wanted = sum(group.cpu_milli * group.count for group in spec.groups) if cpu else spec.milli
-        return wanted, *_prices(pool, spec, wanted, now), ()
-    class_id = _class_id(spec)
+        return wanted, *price_range(pool, spec, wanted, class_id, now), ()
     wanted, low, high = 0, Decimal(0), Decimal(0)
     grants: dict[Granted, None] = {}
     for group in spec.groups:
         found = offers(group, group.models, group.vendors, kinds, pool.step_milli) if group.devices else []
         if not found:
             asked = group.milli(pool.step_milli)
-            cheap, dear = _prices(pool, spec, asked, now)
+            cheap, dear = price_range(pool, spec, asked, class_id, now)
             wanted, low, high = wanted + asked, low + cheap, high + dear
             continue
         prices = [
@@ -229,14 +262,3 @@ def _counted(pool: Pool, spec: JobSpec, now: datetime) -> tuple[int, Decimal, De
 def _class_id(spec: JobSpec) -> int:
     chosen = spec.priority if isinstance(spec.priority, str) else "normal"
     return PriorityClass.objects.filter(name=chosen).values_list("pk", flat=True).first() or 0
-
-
-def _prices(pool: Pool, spec: JobSpec, wanted: int, now: datetime) -> tuple[Decimal, Decimal]:
-    wished = {name for group in spec.groups for name in group.models}
-    models = AcceleratorModel.objects.filter(devices__node__pool=pool).order_by().distinct()
-    if wished:
-        models = models.filter(name__in=wished)
-    ids: list[int | None] = list(models.values_list("pk", flat=True)) or [None]
-    class_id = _class_id(spec)
-    prices = [ports.meter.price_per_hour(pool.pk, model_id, class_id, wanted, now) for model_id in ids]
-    return min(prices), max(prices)

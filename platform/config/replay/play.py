@@ -20,6 +20,7 @@ from scheduling.engines.simulated import SimulatedEngine
 from scheduling.models import Job
 from scheduling.services.cycle import Scheduler
 from scheduling.services.reconcile import Reconciler
+from scheduling.services.recording import NOTHING, Recorder
 from scheduling.services.requests import GroupSpec, JobSpec
 from scheduling.services.submit import ensure_priority_classes, submit
 from scheduling.simulation.clockwork import Clockwork
@@ -90,7 +91,7 @@ def set_stage(trace: Trace, pool_name: str, start: datetime, *, placement: str =
             start,
         )
         teams, users = _teams(trace, pool, start)
-    scheduler = Scheduler(f"replay-{pool_name}", reason_interval=timedelta(days=36500))
+    scheduler = Scheduler(f"replay-{pool_name}", reason_interval=timedelta(days=36500), recorder=Recorder(NOTHING))
     if not scheduler.lead(start):
         raise Conflict("A scheduler runs on this database. Stop it, or name another folder with --data DIR.")
     return Stage(

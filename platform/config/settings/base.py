@@ -241,3 +241,11 @@ LOCAL_ENGINE_ENABLED = os.environ.get("ALLOTMENT_LOCAL_ENGINE", "") == "1"
 LOCAL_ENGINE_DIR = DATA_DIR / "local"
 LOCAL_LOG_DAYS = 30
 EVENT_RETENTION_DAYS = 30
+
+# What cycles of the scheduler decided over is kept, so that a decision can be worked out again: so many records, so
+# many bytes of them, and so many new bytes a second (a large busy fleet is recorded every few seconds). 0: nothing.
+RECORDED_CYCLES = int(os.environ.get("ALLOTMENT_RECORDED_CYCLES", "2000"))
+RECORDED_CYCLE_BYTES = int(os.environ.get("ALLOTMENT_RECORDED_CYCLE_BYTES", str(64 << 20)))
+RECORDED_BYTES_A_SECOND = int(os.environ.get("ALLOTMENT_RECORDED_BYTES_A_SECOND", str(32 << 10)))
+# How long a web process that was asked nothing keeps its picture of the fleet, which dry runs decide over (0: not).
+PICTURE_KEPT_SECONDS = 600
