@@ -6,14 +6,14 @@ Jobs of the same team with the same request share their reasons.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
 from scheduling.core.admission import Refusal
 from scheduling.core.cycle import Candidate, Cycle, PoolCycle
 from scheduling.core.fleet import Headroom
-from scheduling.core.model import PendingJob, Reason, Request
-from scheduling.core.reasons import held_reason, reason
+from scheduling.core.model import PendingJob, Reason, Request, Reservation
+from scheduling.core.reasons import held_reason, moment, reason
 from scheduling.core.room import Want
 from scheduling.core.units import MILLI_PER_DEVICE, gpus_from_milli
 
@@ -24,8 +24,9 @@ Wants = tuple[Want, ...]
 class Explanations:
     """The reasons of one cycle. Tries things out in the fleets, and leaves them as the cycle has them."""
 
-    def __init__(self, cycle: Cycle):
+    def __init__(self, cycle: Cycle, reservations: Sequence[Reservation] = ()):
         self._cycle = cycle
+        self._reservations = {each.job_id: each for each in reservations}
         self._known: dict[Hashable, tuple[Reason, ...]] = {}
         self._rooms: dict[tuple[int, Wants], Reason | None] = {}  # by pool; None: there is room
         self._freeable: dict[Hashable, tuple[Reason, ...]] = {}
@@ -39,7 +40,7 @@ class Explanations:
         }
         for candidate in self._cycle.candidates:
             if candidate.has_offers():
-                reasons[candidate.job.id] = self._waiting(candidate) or self._with_freeable(candidate)
+                reasons[candidate.job.id] = self._waiting(candidate) or self._with_kept(candidate)
         return dict(sorted(reasons.items()))
 
     def _waiting(self, candidate: Candidate) -> tuple[Reason, ...]:
@@ -49,6 +50,17 @@ class Explanations:
             return ()
         at, jobs = known
         return (reason("waiting_for_preemption", {"pool": at.pool.name, "jobs": jobs}, pool_id=at.pool.id),)
+
+    def _with_kept(self, candidate: Candidate) -> tuple[Reason, ...]:
+        """Its reasons; of who has a reservation in a pool, with since when and until when room is kept for it there."""
+        reasons, kept = self._with_freeable(candidate), self._reservations.get(candidate.job.id)
+        if kept is None:
+            return reasons
+        more = {"kept_since": moment(kept.since), "kept_until": None if kept.at is None else moment(kept.at)}
+        return tuple(
+            replace(each, numbers={**each.numbers, **more}) if each.pool_id == kept.pool_id else each
+            for each in reasons
+        )
 
     def _with_freeable(self, candidate: Candidate) -> tuple[Reason, ...]:
         """Its reasons; where it was entitled to make others give way, with how much that could have freed."""
@@ -79,7 +91,8 @@ class Explanations:
         user = job.user_id if any(at.account.tells_users_apart for at in candidate.choices) else None
         rank = (job.priority_class, job.max_running_of_class) if job.max_running_of_class is not None else None
         given = None if candidate.pool is None else (candidate.pool.pool.id, tuple(candidate.extra))
-        return (candidate.ask, candidate.leaf, job.pool_ids, job.preemptible, job.growing, user, rank, given)
+        lets = tuple(at.kept is None or at.kept.lets(candidate) for at in candidate.choices)
+        return (candidate.ask, candidate.leaf, job.pool_ids, job.preemptible, job.growing, user, rank, given, lets)
 
     def _work_out(self, candidate: Candidate) -> tuple[Reason, ...]:
         wants = next(candidate.offers())
@@ -94,7 +107,8 @@ class Explanations:
             if no_room is not None:
                 return no_room
             lands = at.charge_where_it_lands(wants) or 0
-            refusal = self._cycle.over_quota(candidate, at, lands) or refusal or _NOTHING_IN_THE_WAY
+            kept = _reserved_for(candidate, at, wants)
+            refusal = self._cycle.over_quota(candidate, at, lands) or kept or refusal or _NOTHING_IN_THE_WAY
         helps = self._what_helps(refusal, candidate, at, wants)
         return reason(refusal.code, refusal.numbers, pool_id=at.pool.id, helps=helps)
 
@@ -121,7 +135,7 @@ class Explanations:
         all_refusals = at.account.refusals(candidate.leaf, job.user_id, charge, preemptible=job.preemptible)
         if any((other.code, other.numbers["team"]) != (refusal.code, team) for other in all_refusals):
             return None
-        if self._no_room(at, wants) is not None:
+        if self._no_room(at, wants) is not None or _reserved_for(candidate, at, wants) is not None:
             return None
         if refusal.code == "over_share":
             lent = at.account.refusal(candidate.leaf, job.user_id, charge, preemptible=True) is None
@@ -135,6 +149,13 @@ _TELLS_FREEABLE = frozenset({"no_fit", "gang_incomplete", "over_limit", "over_sh
 _QUOTA_FIELD = {"over_limit": "limit", "over_user_limit": "per_user_limit"}
 # What was refused in its turn, because of where a task would have landed then, could be started now.
 _NOTHING_IN_THE_WAY = Refusal("next_cycle", {})
+
+
+def _reserved_for(candidate: Candidate, at: PoolCycle, wants: Wants) -> Refusal | None:
+    """Of a job for which there is room: whether that is kept for another."""
+    if at.kept is None or not at.kept.keeps_out(candidate, wants):
+        return None
+    return Refusal("reserved_for", {"pool": at.pool.name, "job": at.kept.holder.job.id})
 
 
 def _pools_that_are_gone(cycle: Cycle, job: PendingJob) -> list[Reason]:

@@ -155,6 +155,7 @@ class PendingJob:
         None  # how long it is left alone once it has started; microseconds; None: as the pool says
     )
     room_made_at: int | None = None  # since when others give way to it, and it has not started yet; microseconds
+    room_kept_since: int | None = None  # since when it has a reservation, and it has not started yet; microseconds
     time_limit: int | None = None  # how long it may run; microseconds; None: for ever
     topology: Topology | None = None
     apart: str | None = None  # a level: no two of its tasks share a domain of it
@@ -165,7 +166,8 @@ class RunningTask:
     """One task that holds its placement. ``releasing``: it is being stopped, and holds it until that is confirmed.
 
     ``for_job``: the waiting job that it gives way to. ``holder``: the team id under which the fleet knows it, 0 where
-    the pool does not keep teams apart on a device.
+    the pool does not keep teams apart on a device. ``ends_at``: when it is gone at the latest, by its own time limit or
+    by the end of its grace; None: as its job says.
     """
 
     allocation_id: int
@@ -174,6 +176,7 @@ class RunningTask:
     releasing: bool = False
     for_job: int | None = None
     holder: int = 0
+    ends_at: int | None = None  # microseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,13 +227,17 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What an operator chose for the installation. Reservation and topology options get their place here.
+    """What an operator chose for the installation.
 
     ``max_rescues``: for how many waiting jobs one cycle makes others give way; the next cycle goes on with the rest.
+    ``max_moments``, ``max_forecast_starts``, ``max_looks``: where a forecast ends, see ``forecast``.
     """
 
     max_starts: int | None = None  # bound on starts in one cycle; None = all that fit
     max_rescues: int = 25
+    max_moments: int = 64
+    max_forecast_starts: int = 2000
+    max_looks: int = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,6 +307,21 @@ class Eviction:
 
 
 @dataclass(frozen=True, slots=True)
+class Reservation:
+    """Room that is kept for a waiting job: it starts at ``at`` at the latest, if jobs end at their time limits.
+
+    ``at`` None: nobody knows when, because jobs without a time limit stand in the way; then the nodes of ``tasks`` take
+    nobody else. ``tasks``: where it would start. ``since``: when it got the reservation. Times in microseconds.
+    """
+
+    job_id: int
+    pool_id: int
+    at: int | None
+    since: int
+    tasks: tuple[TaskStart, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What a cycle decided, in order. Every pending job is in ``starts`` or has a reason; both if it may grow on."""
 
@@ -307,3 +329,4 @@ class Plan:
     reasons: Mapping[int, tuple[Reason, ...]]  # by job id
     shares: Mapping[int, Mapping[int, Share]]  # pool id → team id → share, with the starts carried out
     evictions: tuple[Eviction, ...] = ()
+    reservations: tuple[Reservation, ...] = ()  # at most one a pool, by ascending pool id
