@@ -40,7 +40,8 @@ class Explanations:
         }
         for candidate in self._cycle.candidates:
             if candidate.has_offers():
-                reasons[candidate.job.id] = self._waiting(candidate) or self._with_kept(candidate)
+                why = self._waiting(candidate) or self._with_freeable(candidate)
+                reasons[candidate.job.id] = self._with_kept(candidate, why)
         return dict(sorted(reasons.items()))
 
     def _waiting(self, candidate: Candidate) -> tuple[Reason, ...]:
@@ -51,9 +52,9 @@ class Explanations:
         at, jobs = known
         return (reason("waiting_for_preemption", {"pool": at.pool.name, "jobs": jobs}, pool_id=at.pool.id),)
 
-    def _with_kept(self, candidate: Candidate) -> tuple[Reason, ...]:
+    def _with_kept(self, candidate: Candidate, reasons: tuple[Reason, ...]) -> tuple[Reason, ...]:
         """Its reasons; of who has a reservation in a pool, with since when and until when room is kept for it there."""
-        reasons, kept = self._with_freeable(candidate), self._reservations.get(candidate.job.id)
+        kept = self._reservations.get(candidate.job.id)
         if kept is None:
             return reasons
         more = {"kept_since": moment(kept.since), "kept_until": None if kept.at is None else moment(kept.at)}

@@ -56,6 +56,7 @@ class Kept:
         self._leaving_here = [each for each in found.leaving if each.placement.node_id in self._wanted.positions]
         self._books = _by_holder(found.leaving)
         self._kept: list[Placement] = []
+        self._forks: dict[int, tuple[int, int]] = {}
 
     # ---- who may pass ------------------------------------------------------------------------------------------------
 
@@ -79,7 +80,10 @@ class Kept:
             return job.cluster_wide and (not holder.cluster_wide or job.priority > holder.priority)
         if candidate.leaf == self.holder.leaf:
             return job.priority > holder.priority
-        own, other = self._below_the_common_one(candidate)
+        fork = self._forks.get(candidate.leaf)
+        if fork is None:
+            fork = self._forks[candidate.leaf] = self._below_the_common_one(candidate)
+        own, other = fork
         allocated, guaranteed = self._at.account.allocated, self._at.account.standing.guaranteed
         return allocated[own] < guaranteed[own] and allocated[other] >= guaranteed[other]
 
@@ -273,6 +277,7 @@ class Reservations:
         self._in_vain: set[Hashable] = set()
         self._tried: Counter[int] = Counter()  # by pool
         self._where: dict[Hashable, PoolCycle | None] = {}
+        self._ahead: dict[int, TimeAhead] = {}
 
     def keep_holders(self) -> None:
         """Who held a reservation still does, if it still is entitled to it."""
@@ -343,11 +348,13 @@ class Reservations:
         if refusal is not None and refusal.code in NO_MATTER_OF_TIME:
             return
         self._tried[at.pool.id] += 1
-        future = self._futures.setdefault(at.pool.id, Future(at, ()))
+        if at.pool.id not in self._ahead:
+            future = self._futures.setdefault(at.pool.id, Future(at, ()))
+            self._ahead[at.pool.id] = TimeAhead(self._cycle, at, future)
         before = at.kept
         if before is not None:
             before.lift()
-        found = TimeAhead(self._cycle, at, future).earliest(candidate)
+        found = self._ahead[at.pool.id].earliest(candidate)
         if found is None:
             self._in_vain.add(key)
             if before is not None:
@@ -355,7 +362,7 @@ class Reservations:
             return
         if before is not None:
             self._drop(at)
-        at.kept = Kept(self._cycle, at, candidate, found, future)
+        at.kept = Kept(self._cycle, at, candidate, found, self._futures[at.pool.id])
         at.keep_apart()
         at.kept.put()
 

@@ -65,6 +65,7 @@ class TimeAhead:
         self._cycle = cycle
         self._at = at
         self._future = future
+        self._running: list[Tenure] | None = None
 
     def earliest(self, candidate: Candidate) -> Found | None:
         """The earliest moment and place at which the candidate's least can start, all but its right to them judged.
@@ -80,11 +81,11 @@ class TimeAhead:
 
     def _search(self, candidate: Candidate) -> Found | None:
         soonest = self._soonest()
-        tenures = sorted(self._tenures(soonest), key=_order)
+        if not self._could_be_entitled(candidate):
+            return None
+        tenures = self._tenures(soonest)
         ending = [each for each in tenures if each.ends_at is not None]
         endless = [each for each in tenures if each.ends_at is None]
-        if not self._could_be_entitled(candidate, tenures):
-            return None
         going = _Going(self._at, ending)
         try:
             found = self._first_moment(candidate, going, soonest)
@@ -100,9 +101,21 @@ class TimeAhead:
         now = self._cycle.snapshot.now
         return max([now, *(ends_by(job, task) or now for job, task in self._future.leaving)])
 
-    def _tenures(self, soonest: int) -> Iterator[Tenure]:
-        """What is held once that is gone: by jobs that run, by those that this cycle started, and by claims."""
-        at, now = self._at, self._cycle.snapshot.now
+    def _tenures(self, soonest: int) -> list[Tenure]:
+        """What is held once that is gone, by whom: jobs that run, jobs that this cycle started, and claims. What ends
+        first comes first."""
+        if self._running is None:
+            self._running = sorted(self._of_running(soonest), key=_order)
+        more: list[Tenure] = []
+        for candidate in self._cycle.started:
+            if candidate.pool is self._at:
+                more += self._of_start(candidate, candidate.tasks, self._cycle.snapshot.now)
+        for claim in self._future.claims:
+            more += self._of_start(claim.candidate, claim.tasks, soonest)
+        return sorted([*self._running, *more], key=_order) if more else self._running
+
+    def _of_running(self, soonest: int) -> Iterator[Tenure]:
+        at = self._at
         for job in self._future.running:
             leaf = at.tree.leaf(job.team_id)
             for task in job.tasks:
@@ -110,11 +123,6 @@ class TimeAhead:
                     ends = ends_by(job, task)
                     yield self._tenure(None if ends is None else max(ends, soonest), leaf, job.user_id, task.placement,
                                        task.holder, task.group)  # fmt: skip
-        for candidate in self._cycle.started:
-            if candidate.pool is at:
-                yield from self._of_start(candidate, candidate.tasks, now)
-        for claim in self._future.claims:
-            yield from self._of_start(claim.candidate, claim.tasks, soonest)
 
     def _stopping(self) -> Iterator[Tenure]:
         for job, task in self._future.leaving:
@@ -157,7 +165,7 @@ class TimeAhead:
     def _entitled(self, candidate: Candidate, charge: int) -> bool:
         return entitled(self._at, candidate, charge)
 
-    def _could_be_entitled(self, candidate: Candidate, tenures: Sequence[Tenure]) -> bool:
+    def _could_be_entitled(self, candidate: Candidate) -> bool:
         """Whether its team could be within what it deserves if all that is held were gone."""
         at, charge = self._at, self._at.charge_of_least(candidate.ask)
         if candidate.job.cluster_wide or not charge:

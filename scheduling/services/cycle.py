@@ -142,6 +142,7 @@ class Scheduler:
             gone = evict(plan.evictions, self.picture.job_teams(plan.evictions), cycle, now, journal)
             _tell(reasons, changed, self.picture, now, journal)
         self.picture.evicted(gone, made_room_at(gone, now))
+        self.picture.room_is_kept(plan.reservations)
         for start, ids in zip(good, bound, strict=True):
             self.picture.bound(start, ids, now)
             self._told.pop(start.job_id, None)
@@ -152,7 +153,7 @@ class Scheduler:
 
     def _codes_differ(self, job_id: int, found: tuple[core.Reason, ...]) -> bool:
         told = self._told.get(job_id)
-        return told is None or [reason.code for reason in told[1]] != [reason.code for reason in found]
+        return told is None or _what(told[1]) != _what(found)
 
     def _reasons_to_tell(self, plan: core.Plan, now: datetime) -> dict[int, tuple[core.Reason, ...]]:
         """Reasons that differ from those last told; where only figures differ, not more often than the interval."""
@@ -164,7 +165,7 @@ class Scheduler:
                 when, before = told
                 if before == found:
                     continue
-                if [reason.code for reason in before] == [reason.code for reason in found]:
+                if _what(before) == _what(found):
                     if now - when >= self.reason_interval:
                         figures.append((when, job_id))
                     continue
@@ -175,6 +176,11 @@ class Scheduler:
         for gone in [job_id for job_id in self._told if job_id not in plan.reasons]:
             del self._told[gone]
         return due
+
+
+def _what(reasons: Sequence[core.Reason]) -> list[tuple[str, object]]:
+    """What reasons say beyond figures: their codes, and since when room is kept, which is told nowhere else."""
+    return [(reason.code, reason.numbers.get("kept_since")) for reason in reasons]
 
 
 def _jobs_of(evictions: Sequence[core.Eviction]) -> set[int]:

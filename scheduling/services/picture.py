@@ -29,6 +29,8 @@ from scheduling.services.picture_rows import (
     Runner,
     charge,
     chunks,
+    ends_at,
+    kept_since,
     learn,
     microseconds,
     node_states,
@@ -132,7 +134,7 @@ class Picture:
         rows = list(
             Event.objects.filter(seq__gt=self.seq)
             .order_by("seq")
-            .values_list("seq", "kind", "pool_id", "job_id", "data")
+            .values_list("seq", "kind", "pool_id", "job_id", "data", "at")
         )
         if not rows:
             return changed
@@ -140,11 +142,14 @@ class Picture:
         jobs: set[int] = set()
         claims = False
         everything = False
-        for _, kind, pool_id, job_id, data in rows:
+        for _, kind, pool_id, job_id, data, at in rows:
             if kind == "allocations.released":
                 self.released(data["ids"])
                 changed = True
             elif kind == "job.state" and data.get("state") in JOB_ACTIVE:
+                if data["state"] == Job.State.RUNNING and job_id in self.runners:
+                    self.runners[job_id] = replace(self.runners[job_id], began_at=microseconds(at))
+                    self._running.pop(job_id, None)
                 continue  # an own commit, or a start that changes no claim
             elif kind == "job.state" and data.get("state") in JOB_ENDED:
                 self.pending.pop(job_id or 0, None)
@@ -283,9 +288,13 @@ class Picture:
                     microseconds(row.bound_at),
                     row.stop_requested_at is not None,
                     row.evicted_for_id,
+                    self._gone_by(pool, row.stop_requested_at),
                 ),
             )
             self._count_class(row.job_id, pool_id, row.team_id, row.class_name)
+
+    def _gone_by(self, pool: PoolPicture, told_at: datetime | None) -> int | None:
+        return None if told_at is None else microseconds(told_at) + pool.row.grace_s * 1_000_000
 
     def _load_runners(self, pool_id: int) -> None:
         live = Allocation.objects.filter(pool_id=pool_id, released_at__isnull=True).values("job_id")
@@ -354,6 +363,8 @@ class Picture:
             growing=growing,
             room_made_at=None if job.room_made_at is None or growing else microseconds(job.room_made_at),
             min_runtime=None if job.min_runtime_s is None else job.min_runtime_s * 1_000_000,
+            room_kept_since=kept_since(job),
+            time_limit=None if job.time_limit_s is None else job.time_limit_s * 1_000_000,
         )
 
     def relearn(self) -> None:
@@ -396,7 +407,9 @@ class Picture:
         placed = [group.placed for group in job.groups]
         if not job.growing:
             least = tuple(group.min_count for group in job.groups)
-            self.runners[job_id] = Runner(job.priority, job.preemptible, least, job.min_runtime)
+            self.runners[job_id] = Runner(
+                job.priority, job.preemptible, least, job.min_runtime, time_limit=job.time_limit
+            )
         at = microseconds(now)
         for allocation_id, task in zip(allocation_ids, start.tasks, strict=True):
             pool.take(task.placement, job.team_id)
@@ -409,7 +422,9 @@ class Picture:
         del self.pending[job_id]
         if any(count < group.count for count, group in zip(placed, job.groups, strict=True)):
             groups = tuple(replace(group, placed=count) for group, count in zip(job.groups, placed, strict=True))
-            self.pending[job_id] = replace(job, groups=groups, growing=True, pool_ids=(pool_id,), room_made_at=None)
+            self.pending[job_id] = replace(
+                job, groups=groups, growing=True, pool_ids=(pool_id,), room_made_at=None, room_kept_since=None
+            )
 
     def job_teams(self, evictions: Iterable[core.Eviction]) -> dict[int, int]:
         """Job → team, of those that give way."""
@@ -421,7 +436,8 @@ class Picture:
             for allocation_id in each.allocation_ids:
                 if allocation_id in self.held:
                     held = self.held[allocation_id]
-                    self.held[allocation_id] = replace(held, releasing=True, for_job=each.for_job)
+                    gone_by = self._gone_by(self.pools[held.pool_id], room_made_at[each.for_job])
+                    self.held[allocation_id] = replace(held, releasing=True, for_job=each.for_job, gone_by=gone_by)
             if each.whole:
                 self.runners[each.job_id] = replace(self.runners[each.job_id], ending=True)
                 self.pending.pop(each.job_id, None)  # it does not grow any more
@@ -429,6 +445,13 @@ class Picture:
             waiting = self.pending.get(each.for_job)
             if waiting is not None:
                 self.pending[each.for_job] = replace(waiting, room_made_at=microseconds(room_made_at[each.for_job]))
+
+    def room_is_kept(self, reservations: Iterable[core.Reservation]) -> None:
+        """An own commit: these waiting jobs have a reservation, and no others."""
+        since = {each.job_id: each.since for each in reservations}
+        for job_id, job in self.pending.items():
+            if job.room_kept_since != since.get(job_id):
+                self.pending[job_id] = replace(job, room_kept_since=since.get(job_id))
 
     def released(self, allocation_ids: Iterable[int]) -> None:
         """These allocations hold nothing any more; unknown ones are passed over."""
@@ -487,6 +510,7 @@ class Picture:
         runner = self.runners[job_id]
         held = [self.held[allocation_id] for allocation_id in allocation_ids]
         pool = self.pools[held[0].pool_id]
+        ends = [ends_at(each, runner) for each in held]
         started_at = min(each.bound_at for each in held)
         own = runner.min_runtime
         min_runtime = pool.row.min_runtime_s * 1_000_000 if own is None else own
@@ -506,11 +530,13 @@ class Picture:
                     each.releasing or runner.ending,
                     each.for_job,
                     0 if pool.share_across_teams else each.team_id,
+                    end,
                 )
-                for allocation_id, each in zip(allocation_ids, held, strict=True)
+                for allocation_id, each, end in zip(allocation_ids, held, ends, strict=True)
             ),
             least=runner.least,
             protected_until=started_at + min_runtime if min_runtime else 0,
+            ends_at=None if None in ends else max(end for end in ends if end is not None),
         )
 
     def check(self) -> list[str]:

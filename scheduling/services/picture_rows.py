@@ -41,6 +41,7 @@ class Held:
     bound_at: int = 0  # microseconds
     releasing: bool = False
     for_job: int | None = None
+    gone_by: int | None = None  # microseconds: when what is being stopped has stopped at the latest
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,8 @@ class Runner:
     least: tuple[int, ...]
     min_runtime: int | None  # microseconds; None: the pool's
     ending: bool = False
+    time_limit: int | None = None  # microseconds
+    began_at: int = 0  # when all that it was started with ran, as far as that is known; microseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +113,31 @@ def runner_of(job: Job, least: Sequence[int]) -> Runner:
         least=tuple(least),
         min_runtime=None if job.min_runtime_s is None else job.min_runtime_s * 1_000_000,
         ending=bool(job.ending),
+        time_limit=None if job.time_limit_s is None else job.time_limit_s * 1_000_000,
+        began_at=0 if job.started_at is None else microseconds(job.started_at),
     )
+
+
+def ends_at(held: Held, runner: Runner) -> int | None:
+    """When what is held is free again at the latest; None: nobody knows.
+
+    An engine counts a task's time limit from when the task runs, which is not before it was bound; until it is known to
+    run, the time that the launch takes is not counted. What is being stopped has its grace from when it was told so.
+    """
+    if held.releasing and held.gone_by is not None:
+        return held.gone_by
+    if runner.time_limit is None:
+        return None
+    return max(held.bound_at, runner.began_at) + runner.time_limit
+
+
+def kept_since(job: Job) -> int | None:
+    """Since when the job has a reservation, by its reasons as they were last told: that is the only record of it."""
+    if job.state != Job.State.PENDING:
+        return None
+    told = [(reason.get("numbers") or {}).get("kept_since") for reason in job.reasons]
+    moments = [microseconds(datetime.fromisoformat(each)) for each in told if each]
+    return min(moments, default=None)
 
 
 def wanting() -> Q:
