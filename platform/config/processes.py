@@ -40,6 +40,7 @@ INVENTORY_S = 60.0
 TROUBLE_S = 1.0
 STANDBY_S = 1.0  # between two looks whether the one who leads still does
 PRUNE_S = 3600.0
+ESTIMATE_S = 15.0  # between two estimates of when waiting jobs start, while things change
 AHEAD_S = 10.0  # between two looks whether look-ahead will be needed soon
 ENGINES = "engines"  # the name of their lease
 
@@ -103,6 +104,7 @@ class SchedulerLoop:
             return STANDBY_S
         try:
             result = self.scheduler.cycle(now)
+            self.scheduler.estimate(now)
             if result.renewed:
                 self._kept_at = now
             elif self._kept_at is None or now - self._kept_at > leases.LEASE_TIME / 4:
@@ -263,7 +265,14 @@ def core_loops(stop: threading.Event, *, holder: str | None = None) -> Sequence[
     """The scheduler, the engines and the sampler, ready to be started."""
     holder = holder or holder_name()
     ahead = LookAheadLoop()
-    leader = SchedulerLoop(Scheduler(holder, reason_interval=timedelta(seconds=3), looks_ahead=ahead.compiled.is_set))
+    leader = SchedulerLoop(
+        Scheduler(
+            holder,
+            reason_interval=timedelta(seconds=3),
+            looks_ahead=ahead.compiled.is_set,
+            estimate_interval=timedelta(seconds=ESTIMATE_S),
+        )
+    )
     engines = EngineLoop(holder)
     return (
         Loop("engines", engines.step, stop, engines.end),

@@ -6,10 +6,11 @@ A job that does not start is passed over: it blocks neither later jobs of its te
 from __future__ import annotations
 
 import heapq
+from dataclasses import dataclass
 
 from scheduling.core.cycle import Candidate, Cycle, PoolCycle
 from scheduling.core.explain import Explanations
-from scheduling.core.model import Plan, Policy, Snapshot
+from scheduling.core.model import Plan, Policy, Reservation, Snapshot, Start
 from scheduling.core.order import Walk
 from scheduling.core.queues import Queue, cluster_wide_in_order, entry, oldest_waiting, pools_in_order, queues_of
 from scheduling.core.reclaim import RoomToMake
@@ -26,15 +27,7 @@ def decide(snapshot: Snapshot, policy: Policy | None = None) -> Plan:
     room = RoomToMake(cycle)
     reserved = Reservations(cycle)
     try:
-        room.keep_what_was_made()
-        reserved.keep_holders()
-        _start_cluster_wide(cycle, reserved)
-        pools = pools_in_order(cycle)
-        while pools:
-            for pool in pools:
-                _walk(cycle, pool, reserved)
-            pools = reserved.started_elsewhere()
-        reserved.lift()
+        _start(cycle, room, reserved)
         evictions = room.make()
         reservations = reserved.of_plan({each.for_job for each in evictions})
         return Plan(
@@ -48,6 +41,41 @@ def decide(snapshot: Snapshot, policy: Policy | None = None) -> Plan:
         reserved.lift()
         room.close()
         cycle.give_back()
+
+
+@dataclass(frozen=True, slots=True)
+class NextStarts:
+    """What starts now, and for whom room is kept."""
+
+    starts: tuple[Start, ...]
+    reservations: tuple[Reservation, ...]
+
+
+def next_starts(snapshot: Snapshot, policy: Policy) -> NextStarts:
+    """What ``decide`` would start and reserve, where nobody is told to give way; and nothing else."""
+    cycle = Cycle(snapshot, policy)
+    room = RoomToMake(cycle)
+    reserved = Reservations(cycle)
+    try:
+        _start(cycle, room, reserved)
+        return NextStarts(cycle.starts(), reserved.of_plan(()))
+    finally:
+        reserved.lift()
+        room.close()
+        cycle.give_back()
+
+
+def _start(cycle: Cycle, room: RoomToMake, reserved: Reservations) -> None:
+    """Everything that can start is given its room, in order; who cannot may have room kept for it."""
+    room.keep_what_was_made()
+    reserved.keep_holders()
+    _start_cluster_wide(cycle, reserved)
+    pools = pools_in_order(cycle)
+    while pools:
+        for pool in pools:
+            _walk(cycle, pool, reserved)
+        pools = reserved.started_elsewhere()
+    reserved.lift()
 
 
 def _start_cluster_wide(cycle: Cycle, reserved: Reservations) -> None:

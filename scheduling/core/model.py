@@ -212,6 +212,7 @@ class PoolState:
     available: bool = True  # False: its engine is out of reach or the operator paused it
     class_usage: Mapping[tuple[int, str], int] = field(default_factory=dict)  # (team, class) → running jobs
     past_use: Mapping[int, int] = field(default_factory=dict)  # team → what it used, decayed; empty: not remembered
+    overtime: int = 0  # how long after its time limit a task may still hold what it has; microseconds
 
 
 @dataclass(frozen=True, slots=True)

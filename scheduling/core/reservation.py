@@ -66,7 +66,7 @@ class Kept:
 
     def ends_in_time(self, candidate: Candidate) -> bool:
         """Whether what the candidate starts now is gone by the reserved moment."""
-        ends = would_end(candidate, self._cycle.snapshot.now)
+        ends = would_end(candidate, self._at, self._cycle.snapshot.now)
         return ends is not None and self.found.at is not None and ends <= self.found.at
 
     def outranked_by(self, candidate: Candidate) -> bool:
@@ -130,7 +130,7 @@ class Kept:
 
     def _note_leaving(self, candidate: Candidate, tasks: list[TaskStart]) -> None:
         """These will be gone by the reserved moment."""
-        ends, job = would_end(candidate, self._cycle.snapshot.now), candidate.job
+        ends, job = would_end(candidate, self._at, self._cycle.snapshot.now), candidate.job
         for task in tasks:
             charge = self._at.charge_of_tasks((task,))
             self._books[candidate.leaf, job.user_id] += charge

@@ -52,10 +52,10 @@ def ends_by(job: RunningJob, task: RunningTask) -> int | None:
     return job.ends_at if task.ends_at is None else task.ends_at
 
 
-def would_end(candidate: Candidate, start: int) -> int | None:
-    """When tasks of the job that start at ``start`` are gone at the latest; None: nobody knows."""
+def would_end(candidate: Candidate, at: PoolCycle, start: int) -> int | None:
+    """When tasks of the job that start there at ``start`` are gone at the latest; None: nobody knows."""
     limit = candidate.job.time_limit
-    return None if limit is None else start + limit
+    return None if limit is None else start + limit + at.pool.overtime
 
 
 class TimeAhead:
@@ -130,7 +130,7 @@ class TimeAhead:
             yield self._tenure(None, leaf, job.user_id, task.placement, task.holder, task.group)
 
     def _of_start(self, candidate: Candidate, tasks: Sequence[TaskStart], start: int) -> Iterator[Tenure]:
-        ends = would_end(candidate, start)
+        ends = would_end(candidate, self._at, start)
         for task in tasks:
             holder = candidate.ask.groups[task.group].request.team_id
             yield self._tenure(ends, candidate.leaf, candidate.job.user_id, task.placement, holder, task.group)

@@ -21,6 +21,7 @@ from scheduling.core import reasons as core_reasons
 from scheduling.core.decide import decide
 from scheduling.models import Allocation, AllocationDevice, Decision, Job, Task
 from scheduling.services import lease as leases
+from scheduling.services.estimates import Estimates
 from scheduling.services.evict import evict, made_room_at
 from scheduling.services.picture import Picture
 from scheduling.states import JOB_ACTIVE
@@ -49,7 +50,8 @@ class CycleResult:
 class Scheduler:
     """A scheduler process: holds a lease and a picture, and runs cycles. ``reason_interval``: how often the figures
     in a waiting job's reasons are refreshed in the database where only the figures changed. ``looks_ahead``: whether
-    pools may be placed by look-ahead already, whose first use would hold up a cycle while it is compiled."""
+    pools may be placed by look-ahead already, whose first use would hold up a cycle while it is compiled.
+    ``estimate_interval``: how often starts are estimated anew while things change."""
 
     holder: str
     policy: core.Policy = field(default_factory=core.Policy)
@@ -58,10 +60,13 @@ class Scheduler:
     looks_ahead: Callable[[], bool] = lambda: True
     picture: Picture = field(init=False)
     last_plan: core.Plan | None = None
+    estimate_interval: timedelta = timedelta(0)
+    estimates: Estimates = field(init=False)
     _told: dict[int, tuple[datetime, tuple[core.Reason, ...]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.picture = Picture(self.looks_ahead)
+        self.estimates = Estimates(self.estimate_interval)
 
     def lead(self, now: datetime) -> bool:
         """Whether this scheduler leads at ``now``; on becoming the leader its picture is read anew."""
@@ -70,6 +75,7 @@ class Scheduler:
             if self.lease is not None:
                 # Read by the first cycle, which then decides: what waits may have been able to start all along.
                 self.picture = Picture(self.looks_ahead)
+                self.estimates = Estimates(self.estimate_interval)
                 self._told.clear()
         return self.lease is not None
 
@@ -102,6 +108,13 @@ class Scheduler:
             self.picture.outdate()
             raise
 
+    def estimate(self, now: datetime) -> int:
+        """Waiting jobs carry estimates of their start, as the last cycle left things; returns how many changed."""
+        assert self.lease is not None
+        if self.picture.seq < 0:
+            return 0  # it is to be read anew first
+        return self.estimates.refresh(self.picture, self.policy, now)
+
     def _cycle(self, now: datetime, force: bool) -> CycleResult:
         begun = time.perf_counter()
         changed = self.picture.refresh(now)
@@ -109,6 +122,7 @@ class Scheduler:
             return CycleResult()
         self.picture.relearn()
         snapshot = self.picture.snapshot(now)
+        self.estimates.outdate()
         deciding = time.perf_counter()
         plan = decide(snapshot, self.policy)
         deciding = time.perf_counter() - deciding

@@ -294,7 +294,7 @@ class Picture:
             self._count_class(row.job_id, pool_id, row.team_id, row.class_name)
 
     def _gone_by(self, pool: PoolPicture, told_at: datetime | None) -> int | None:
-        return None if told_at is None else microseconds(told_at) + pool.row.grace_s * 1_000_000
+        return None if told_at is None else microseconds(told_at) + pool.grace
 
     def _load_runners(self, pool_id: int) -> None:
         live = Allocation.objects.filter(pool_id=pool_id, released_at__isnull=True).values("job_id")
@@ -497,20 +497,20 @@ class Picture:
 
     def _running_jobs(self, now: datetime) -> tuple[core.RunningJob, ...]:
         """Every job that holds something; and when the next one of them may be told to give way is noted."""
+        moment = microseconds(now)
         for job_id, allocations in self.allocations_of.items():
             if job_id not in self._running and allocations and job_id in self.runners:
-                self._running[job_id] = self._running_job(job_id, sorted(allocations))
+                self._running[job_id] = self._running_job(job_id, sorted(allocations), moment)
         jobs = tuple(self._running[job_id] for job_id in sorted(self._running))
-        moment = microseconds(now)
         ends = [job.protected_until for job in jobs if job.preemptible and job.protected_until > moment]
         self.protected_until = EPOCH + min(ends) * MICROSECOND if ends and self.pending else None
         return jobs
 
-    def _running_job(self, job_id: int, allocation_ids: Sequence[int]) -> core.RunningJob:
+    def _running_job(self, job_id: int, allocation_ids: Sequence[int], now: int) -> core.RunningJob:
         runner = self.runners[job_id]
         held = [self.held[allocation_id] for allocation_id in allocation_ids]
         pool = self.pools[held[0].pool_id]
-        ends = [ends_at(each, runner) for each in held]
+        ends = [ends_at(each, runner, pool, now) for each in held]
         started_at = min(each.bound_at for each in held)
         own = runner.min_runtime
         min_runtime = pool.row.min_runtime_s * 1_000_000 if own is None else own

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from django.db.models import Q
 
-from inventory.models import Device, Node, Pool
+from inventory.models import Device, EngineConnection, Node, Pool
 from scheduling.core import model as core
 from scheduling.core.fleet import Fleet
 from scheduling.core.fragmentation import TypicalShape, typical_shapes
@@ -103,7 +103,19 @@ class PoolPicture:
             unit="cpu" if self.unit == Pool.Unit.CPU else "gpu",
             available=self.available,
             class_usage=self.class_usage,
+            overtime=self.overtime,
         )
+
+    @property
+    def grace(self) -> int:
+        """How long what is told to stop may take for it; microseconds."""
+        return self.row.grace_s * 1_000_000
+
+    @property
+    def overtime(self) -> int:
+        """How long a task may hold what it has after its time limit, which is when it is told to stop; microseconds.
+        (Simulated ones stop at once.)"""
+        return 0 if self.row.engine.kind == EngineConnection.Kind.SIMULATED else self.grace
 
 
 def runner_of(job: Job, least: Sequence[int]) -> Runner:
@@ -118,7 +130,7 @@ def runner_of(job: Job, least: Sequence[int]) -> Runner:
     )
 
 
-def ends_at(held: Held, runner: Runner) -> int | None:
+def ends_at(held: Held, runner: Runner, pool: PoolPicture, now: int) -> int | None:
     """When what is held is free again at the latest; None: nobody knows.
 
     An engine counts a task's time limit from when the task runs, which is not before it was bound; until it is known to
@@ -126,9 +138,11 @@ def ends_at(held: Held, runner: Runner) -> int | None:
     """
     if held.releasing and held.gone_by is not None:
         return held.gone_by
+    if runner.ending:
+        return now + pool.grace  # it is told so about now
     if runner.time_limit is None:
         return None
-    return max(held.bound_at, runner.began_at) + runner.time_limit
+    return max(held.bound_at, runner.began_at) + runner.time_limit + pool.overtime
 
 
 def kept_since(job: Job) -> int | None:

@@ -42,6 +42,7 @@ class Clockwork:
                 self.deciding_s += result.deciding_s
                 self.decisions += result.considered
             if not changed and not result.started and not result.evicted and not result.conflicts:
+                self.scheduler.estimate(self.now)
                 return plan
         raise Unsettled(f"still changing at {self.now.isoformat()} after {rounds} rounds")
 

@@ -73,8 +73,9 @@ def _of_job(world: World, job: Job, check: Check) -> tuple[bool, str]:
     if check.fact == "devices":
         return _devices(job, check)
     seen: Any = _JOB_FACTS[check.fact](world, job)
-    if check.fact == "started_at":
-        told = "not started" if seen is None else _since(world, seen)
+    if check.fact in ("started_at", "estimated_start"):
+        nothing = "not started" if check.fact == "started_at" else "none"
+        told = nothing if seen is None else _since(world, seen)
     else:
         told = _told(check.fact, seen) if check.fact == "cost" else str(seen)
     return wanted.met_by(seen), told
@@ -109,6 +110,7 @@ _JOB_FACTS: Mapping[str, Callable[[World, Job], Any]] = {
     "tasks_running": lambda world, job: Task.objects.filter(job=job, state=Task.State.RUNNING).count(),
     "preemptions": lambda world, job: job.preemptions,
     "started_at": lambda world, job: job.started_at,
+    "estimated_start": lambda world, job: job.estimated_start,
     "cost": _job_cost,
 }
 

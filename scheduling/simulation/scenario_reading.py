@@ -144,7 +144,7 @@ FACTS: Mapping[str, Mapping[str, values.Convert]] = {
         ),
         "preemptions": values.NUMBER,
         "started_at": values.MOMENT,
-        "estimated_start": not_built,
+        "estimated_start": values.MOMENT,
         "cost": values.compared_decimal,
     },
     "teams": {
@@ -158,6 +158,7 @@ FACTS: Mapping[str, Mapping[str, values.Convert]] = {
     "nodes": dict.fromkeys(("allocated", "free"), values.GPUS),
     "counts": dict.fromkeys(Job.State.values, values.NUMBER),
 }
+MOMENTS = ("started_at", "estimated_start")
 NOT_BUILT_SUBJECTS = ("invoice",)
 
 
@@ -405,11 +406,11 @@ def _facts(subject: str, name: str, facts: Section, where: str, start: datetime,
         if fact not in known:
             allowed = sorted([*known, "pool"] if subject == "teams" else known)
             raise ScenarioError("there is no such fact to expect", line=line, field=field, allowed=allowed)
-        if given is None and fact in ("reason", "node", "started_at"):
+        if given is None and fact in ("reason", "node", *MOMENTS):
             wanted = values.Wanted("none", "=", None)
         else:
             wanted = converted(given, known[fact], field, line)
-        if fact == "started_at" and wanted.value is not None:
+        if fact in MOMENTS and wanted.value is not None:
             wanted = values.Wanted(wanted.written, wanted.operator, _moment(wanted.value, start, top))
         found.append(Check(line, subject, name, fact, wanted, pool))
     return found
