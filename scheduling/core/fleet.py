@@ -450,6 +450,12 @@ class Fleet:
     def _used(self) -> np.ndarray:
         return MILLI_PER_DEVICE - self._tables.devices[self._k.D_COMPUTE]
 
+    def in_service(self, placement: Placement) -> bool:
+        """Whether the node is schedulable and the devices are healthy, so that new tasks may land there."""
+        healthy = self._tables.devices[self._k.D_HEALTHY]
+        open_ = bool(self._tables.nodes[placement.node, self._k.N_OPEN])
+        return open_ and all(healthy[self._row[device_id]] for device_id in placement.device_ids)
+
     def free_by_node(self, *, cpu: bool = False) -> np.ndarray:
         """By position, what new slices could take of each node that is in service; ``cpu``: of its cores."""
         k, tables = self._k, self._tables

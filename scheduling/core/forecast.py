@@ -143,10 +143,13 @@ class _Later:
             ),
             policy,
         )
-        since = {each.job_id: each.since for each in found.reservations}
+        kept = {each.job_id: each for each in found.reservations}
         for job_id, job in list(self.pending.items()):
-            if job.room_kept_since != since.get(job_id):
-                self.pending[job_id] = replace(job, room_kept_since=since.get(job_id))
+            if job_id in kept:
+                told = kept[job_id]
+                self.pending[job_id] = replace(job, room_kept_since=told.since, room_kept_at=told.tasks)
+            elif job.room_kept_since is not None:
+                self.pending[job_id] = replace(job, room_kept_since=None, room_kept_at=())
         return found
 
     def go_to(self, moment: int) -> None:
@@ -200,6 +203,7 @@ class _Later:
                 pool_ids=(start.pool_id,),
                 room_made_at=None,
                 room_kept_since=None,
+                room_kept_at=(),
             )
         return not job.growing
 

@@ -156,6 +156,7 @@ class PendingJob:
     )
     room_made_at: int | None = None  # since when others give way to it, and it has not started yet; microseconds
     room_kept_since: int | None = None  # since when it has a reservation, and it has not started yet; microseconds
+    room_kept_at: tuple[TaskStart, ...] = ()  # the place of that reservation as it was last told; () where forgotten
     time_limit: int | None = None  # how long it may run; microseconds; None: for ever
     topology: Topology | None = None
     apart: str | None = None  # a level: no two of its tasks share a domain of it

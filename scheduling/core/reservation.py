@@ -15,8 +15,9 @@ parts of the nodes of its place take nobody else.
   each cycle: it may come earlier, and its place may move; nobody who was let in makes it later.
 - Only a **better right** goes before a holder: a job that others gave way to already; a ``cluster_wide`` job before one
   that is not, or one of a higher priority among these; a job of its own team with a higher priority; and a job of a
-  team below its guarantee while the holder's (both just below their common ancestor) is not. Such a job takes what is
-  kept only if it does not fit beside it. The holder then looks for another time; and where such a job cannot start at
+  team below its guarantee while the holder's (both just below their common ancestor) is not; and where it is a limit
+  that the holder waits for rather than room, jobs outside that limit. Such a job takes what is kept only if it does not
+  fit beside it. The holder then looks for another time; and where such a job cannot start at
   all, the reservation is its own from now on.
 """
 
@@ -80,6 +81,8 @@ class Kept:
             return job.cluster_wide and (not holder.cluster_wide or job.priority > holder.priority)
         if candidate.leaf == self.holder.leaf:
             return job.priority > holder.priority
+        if self.found.binding is not None and self.found.binding not in self._at.tree.path(candidate.leaf):
+            return True
         fork = self._forks.get(candidate.leaf)
         if fork is None:
             fork = self._forks[candidate.leaf] = self._below_the_common_one(candidate)
@@ -110,10 +113,13 @@ class Kept:
 
     def _take_what_is_kept(self, candidate: Candidate, wants: tuple[Want, ...]) -> list[TaskStart] | None:
         at = self._at
-        if self.room.known_full(wants):
+        promised = candidate is self.holder and wants is candidate.ask.least
+        if self.room.known_full(wants) and not promised:
             return None
         self.lift()
         tasks = self.room.take(wants)
+        if tasks is None and promised and self.room.take_as(self.found.tasks, candidate.ask):
+            tasks = list(self.found.tasks)  # one after the other its tasks found no place, but there is this one
         if tasks is not None and at.depends_on_place(wants) and self._too_much_there(candidate, tasks):
             at.refused_where_it_lands = True
             self.room.undo(tasks)
@@ -244,21 +250,27 @@ class Kept:
         self._kept.clear()
 
     def _keep(self, wanted: Holding, leaving: Holding) -> None:
-        fleet = self._at.pool.fleet
-        whole: dict[int, tuple[Placement, int]] = {}
-        apart = any(self._wanted.holders.values())
-        for node in sorted(set(self._wanted.positions.values())) if apart or self.found.at is None else ():
-            for placement, team in fleet.free_on(node):
-                device_id = placement.device_ids[0] if placement.device_ids else -node - 1
-                # A device that another team still shares in must be free of all of it then.
-                other = team not in (0, self._wanted.holders.get(device_id, team))
-                if self.found.at is None or other:
-                    whole[device_id] = (placement, team)
-        for placement, team in wanted.beyond(leaving):
-            if self.found.at is not None and not (placement.device_ids and placement.device_ids[0] in whole):
+        known = self.found.at is not None
+        if not known and self.found.binding is not None:
+            return  # there is room, and nobody knows when it may be used
+        whole = self._whole(everything=not known)
+        for placement, team in wanted.beyond(leaving) if known else ():
+            if not (placement.device_ids and placement.device_ids[0] in whole):
                 self._take(placement, team)
         for placement, team in whole.values():
             self._take(placement, team)
+
+    def _whole(self, *, everything: bool) -> dict[int, tuple[Placement, int]]:
+        """By device (nodes below 0), what is free on the holder's nodes: of ``everything``, or only of devices where
+        another team still shares, which must be free of all of it by then."""
+        wanted, whole = self._wanted, {}
+        if everything or any(wanted.holders.values()):
+            for node in sorted(set(wanted.positions.values())):
+                for placement, team in self._at.pool.fleet.free_on(node):
+                    device_id = placement.device_ids[0] if placement.device_ids else -node - 1
+                    if everything or team not in (0, wanted.holders.get(device_id, team)):
+                        whole[device_id] = (placement, team)
+        return whole
 
     def _take(self, placement: Placement, team: int) -> None:
         try:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from scheduling.core.cycle import Candidate, Cycle, PoolCycle
@@ -21,6 +21,7 @@ from scheduling.core.future import Future
 from scheduling.core.model import Placement, RunningJob, RunningTask, TaskStart
 from scheduling.core.room import Room
 
+LIMITS = frozenset({"over_limit", "over_user_limit"})
 MOST_NODES = 256  # that are looked at for where least has to go; the best come first
 
 
@@ -38,13 +39,15 @@ class Tenure:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The earliest moment (None: not known) and place. ``leaving``: what is gone by then or has to go, what is
+    """The earliest moment (None: not known) and place. ``binding``: the position of the tree whose limit, rather than
+    room, is what the job waits for. ``leaving``: what is gone by then or has to go, what is
     being stopped included."""
 
     at: int | None
     tasks: tuple[TaskStart, ...]
     charge: int
     leaving: tuple[Tenure, ...]
+    binding: int | None = None
 
 
 def ends_by(job: RunningJob, task: RunningTask) -> int | None:
@@ -151,13 +154,17 @@ class TimeAhead:
         return None if fits is None or self._refused(candidate, fits[1]) else fits
 
     def _fits(self, candidate: Candidate) -> tuple[tuple[TaskStart, ...], int] | None:
-        """Where the candidate's least lands with the pool as it is taken to now, and what it counts; takes nothing."""
+        """Where the candidate's least lands with the pool as it is taken to now, and what it counts; takes nothing.
+
+        A gang whose tasks find no place one after the other may still find the one that it was promised.
+        """
         room = Room(self._at.pool.fleet)
-        tasks = room.take(candidate.ask.least)
-        if tasks is None:
-            return None
-        room.undo(tasks)
-        return tuple(tasks), self._at.charge_of_tasks(tasks)
+        tasks: Sequence[TaskStart] | None = room.take(candidate.ask.least)
+        promised = candidate.job.room_kept_at
+        if tasks is None and promised and as_asked(promised, candidate) and room.take_as(promised, candidate.ask):
+            tasks = promised
+        room.give_back()
+        return None if tasks is None else (tuple(tasks), self._at.charge_of_tasks(tasks))
 
     def _refused(self, candidate: Candidate, charge: int) -> bool:
         return self._cycle.over_quota(candidate, self._at, charge) is not None
@@ -193,8 +200,24 @@ class TimeAhead:
                 low = middle
             else:
                 found, high = earlier, middle
+        if high > first and found.binding is None:
+            found = replace(found, binding=self._binding_before(candidate, going, high - 1))
         going.to(counts[high])
         return found
+
+    def _binding_before(self, candidate: Candidate, going: _Going, moment: int) -> int | None:
+        """Which limit it is that the candidate still waits for at that moment, where there is room for it already."""
+        going.to(going.counts[moment])
+        fits = self._fits(candidate)
+        return None if fits is None else self._position_of_limit(candidate, fits[1])
+
+    def _position_of_limit(self, candidate: Candidate, charge: int) -> int | None:
+        """The position whose limit refuses the candidate; None where none does, or something else than a limit."""
+        refusal = self._cycle.over_quota(candidate, self._at, charge)
+        if refusal is None or refusal.code not in LIMITS:
+            return None
+        path = self._at.tree.path(candidate.leaf)
+        return next(each for each in reversed(path) if self._at.account.name(each) == refusal.numbers["team"])
 
     def _too_early(self, candidate: Candidate, going: _Going) -> int | None:
         """The first moment at which as much is free as the candidate's least counts; None where that is never so."""
@@ -220,7 +243,7 @@ class TimeAhead:
     def _where_least_must_go(self, candidate: Candidate, going: _Going, endless: Sequence[Tenure]) -> Found | None:
         """The place where least of what has no end has to go; all that has one is gone.
 
-        Only room is made so: a job that a limit keeps out, used up by jobs without end, finds none.
+        Where there is room and a limit is used up by jobs without end, some of these have to go.
         """
         nodes = self._best_nodes(candidate, endless)
         held: dict[int, list[Tenure]] = {node: [] for node in nodes}
@@ -241,12 +264,27 @@ class TimeAhead:
             self._keep_whom_it_can(candidate, gone)
             fits = self._fits(candidate)
             assert fits is not None, "what fitted before fits again"
+            binding = self._position_of_limit(candidate, fits[1])
+            if binding is not None:
+                self._make_way_under(binding, candidate, fits[1], endless, gone)
             if self._refused(candidate, fits[1]) or not self._entitled(candidate, fits[1]):
                 return None
-            return Found(None, *fits, (*self._stopping(), *going.tenures, *gone))
+            return Found(None, *fits, (*self._stopping(), *going.tenures, *gone), binding)
         finally:
             for tenure in reversed(gone):
                 self._bring_back(tenure)
+
+    def _make_way_under(
+        self, position: int, candidate: Candidate, charge: int, endless: Sequence[Tenure], gone: list[Tenure]
+    ) -> None:
+        """The least of what is held under that position's limit is gone until the candidate may have ``charge``."""
+        out = {id(each) for each in gone}
+        under = [each for each in endless if position in self._at.tree.path(each.leaf) and id(each) not in out]
+        for tenure in sorted(under, key=lambda each: (each.charge, _order(each))):
+            if self._position_of_limit(candidate, charge) is None:
+                return
+            self._remove(tenure)
+            gone.append(tenure)
 
     def _best_nodes(self, candidate: Candidate, endless: Sequence[Tenure]) -> list[int]:
         """The nodes that could host the candidate's hardest task, those first where least is missing to it."""
@@ -288,6 +326,12 @@ class TimeAhead:
     def _bring_back(self, tenure: Tenure) -> None:
         self._at.pool.fleet.take(tenure.placement, tenure.holder)
         self._at.account.take(tenure.leaf, tenure.user_id, tenure.charge)
+
+
+def as_asked(tasks: Sequence[TaskStart], candidate: Candidate) -> bool:
+    """Whether these are the tasks that the candidate needs to start, group by group."""
+    asked = Counter({want.group: want.tasks for want in candidate.ask.least})
+    return Counter(task.group for task in tasks) == asked
 
 
 def entitled(at: PoolCycle, candidate: Candidate, charge: int) -> bool:

@@ -423,7 +423,13 @@ class Picture:
         if any(count < group.count for count, group in zip(placed, job.groups, strict=True)):
             groups = tuple(replace(group, placed=count) for group, count in zip(job.groups, placed, strict=True))
             self.pending[job_id] = replace(
-                job, groups=groups, growing=True, pool_ids=(pool_id,), room_made_at=None, room_kept_since=None
+                job,
+                groups=groups,
+                growing=True,
+                pool_ids=(pool_id,),
+                room_made_at=None,
+                room_kept_since=None,
+                room_kept_at=(),
             )
 
     def job_teams(self, evictions: Iterable[core.Eviction]) -> dict[int, int]:
@@ -448,10 +454,13 @@ class Picture:
 
     def room_is_kept(self, reservations: Iterable[core.Reservation]) -> None:
         """An own commit: these waiting jobs have a reservation, and no others."""
-        since = {each.job_id: each.since for each in reservations}
+        kept = {each.job_id: each for each in reservations}
         for job_id, job in self.pending.items():
-            if job.room_kept_since != since.get(job_id):
-                self.pending[job_id] = replace(job, room_kept_since=since.get(job_id))
+            if job_id in kept:
+                told = kept[job_id]
+                self.pending[job_id] = replace(job, room_kept_since=told.since, room_kept_at=told.tasks)
+            elif job.room_kept_since is not None:
+                self.pending[job_id] = replace(job, room_kept_since=None, room_kept_at=())
 
     def released(self, allocation_ids: Iterable[int]) -> None:
         """These allocations hold nothing any more; unknown ones are passed over."""

@@ -43,7 +43,8 @@ class Passing:
         options.setdefault("score", self.one_of(["binpack", "spread"]))
         options.setdefault("exclusive", self.random.random() < 0.15)
         self.unit: Any = "cpu" if self.random.random() < 0.12 else "gpu"
-        self.fleet = Fleet([self.node(n) for n in range(1, self.one_of([1, 2, 3, 4]) + 1)], **options)
+        self.node_count = self.one_of([1, 2, 3, 4])
+        self.fleet = Fleet([self.node(n) for n in range(1, self.node_count + 1)], **options)
         self.quotas = {i: self.quota() for i in ids if self.random.random() < 0.5}
         self.pending: dict[int, PendingJob] = {}
         self.running: dict[int, RunningJob] = {}
@@ -119,9 +120,10 @@ class Passing:
         assert not plan.evictions
         for start in plan.starts:
             self.carry_out(start)
-        since = {each.job_id: each.since for each in plan.reservations}
+        kept = {each.job_id: each for each in plan.reservations}
         for key, job in list(self.pending.items()):
-            self.pending[key] = replace(job, room_kept_since=since.get(key))
+            since, place = (kept[key].since, kept[key].tasks) if key in kept else (None, ())
+            self.pending[key] = replace(job, room_kept_since=since, room_kept_at=place)
         return plan
 
     def carry_out(self, start):
@@ -145,7 +147,7 @@ class Passing:
         )
         if any(n < group.count for n, group in zip(placed, job.groups, strict=True)):
             groups = tuple(replace(group, placed=n) for group, n in zip(job.groups, placed, strict=True))
-            self.pending[job.id] = replace(job, groups=groups, growing=True, room_kept_since=None)
+            self.pending[job.id] = replace(job, groups=groups, growing=True, room_kept_since=None, room_kept_at=())
 
     def next_end(self):
         return self.ends[0][0] if self.ends else None
