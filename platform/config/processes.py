@@ -42,6 +42,7 @@ TROUBLE_S = 1.0
 STANDBY_S = 1.0  # between two looks whether the one who leads still does
 PRUNE_S = 3600.0
 PATIENCE = timedelta(seconds=5)  # how long what is spent may be looked at late; what is foreseen is on time
+ESTIMATE_S = 15.0  # between two estimates of when waiting jobs start, while things change
 AHEAD_S = 10.0  # between two looks whether look-ahead will be needed soon
 ENGINES = "engines"  # the name of their lease
 
@@ -107,6 +108,7 @@ class SchedulerLoop:
         self._watch_money(now)
         try:
             result = self.scheduler.cycle(now)
+            self.scheduler.estimate(now)
             if result.renewed:
                 self._kept_at = now
             elif self._kept_at is None or now - self._kept_at > leases.LEASE_TIME / 4:
@@ -274,7 +276,14 @@ def core_loops(stop: threading.Event, *, holder: str | None = None) -> Sequence[
     """The scheduler, the engines and the sampler, ready to be started."""
     holder = holder or holder_name()
     ahead = LookAheadLoop()
-    leader = SchedulerLoop(Scheduler(holder, reason_interval=timedelta(seconds=3), looks_ahead=ahead.compiled.is_set))
+    leader = SchedulerLoop(
+        Scheduler(
+            holder,
+            reason_interval=timedelta(seconds=3),
+            looks_ahead=ahead.compiled.is_set,
+            estimate_interval=timedelta(seconds=ESTIMATE_S),
+        )
+    )
     engines = EngineLoop(holder)
     return (
         Loop("engines", engines.step, stop, engines.end),

@@ -22,6 +22,7 @@ from scheduling.core.tree import Tree
 
 if TYPE_CHECKING:
     from scheduling.core.future import Future
+    from scheduling.core.reservation import Kept
 
 
 class Candidate:
@@ -78,6 +79,9 @@ class PoolCycle:
         self.pool = pool
         self.tree = tree
         self.room = Room(pool.fleet)
+        self.rooms = [self.room]  # all that something was taken by
+        self.kept: Kept | None = None  # the reservation in force
+        self.kept_less = False  # whether one was in force and is so no more, so that others may fit now
         self.candidates: list[Candidate] = []
         self.after_another = 0  # how many jobs name this pool as a later choice
         self.stale = False  # whether a job that named it was started elsewhere since its shares were worked out
@@ -94,6 +98,11 @@ class PoolCycle:
     def open_books(self) -> None:
         """Shares as the cycle finds them; from here on what is allocated is kept by ``account``."""
         self.account = Account(self.pool, self.standing_now(), self.free)
+
+    def keep_apart(self) -> None:
+        """From now on what does not fit beside what is kept says nothing of the pool as a whole."""
+        self.room = Room(self.pool.fleet)
+        self.rooms.append(self.room)
 
     def refresh(self) -> None:
         """Works the shares out anew if jobs that named this pool were started elsewhere."""
@@ -242,6 +251,16 @@ class Cycle:
 
     def give(self, candidate: Candidate, at: PoolCycle, wants: tuple[Want, ...]) -> bool:
         """Gives all ``wants`` to the candidate, or nothing where a predicate refuses or there is no room for them."""
+        kept = at.kept
+        if kept is None or kept.holder is not candidate:
+            return self._give(candidate, at, wants)
+        kept.lift()
+        given = self._give(candidate, at, wants)
+        if not given:
+            kept.put()
+        return given
+
+    def _give(self, candidate: Candidate, at: PoolCycle, wants: tuple[Want, ...]) -> bool:
         if self.refusal(candidate, at, wants) is not None:
             return False
         if at.depends_on_place(wants):
@@ -250,7 +269,7 @@ class Cycle:
                 at.refused_where_it_lands = True
                 return False
             wants = affordable
-        tasks = at.room.take(wants)
+        tasks = at.room.take(wants) if at.kept is None else at.kept.take(candidate, wants)
         if tasks is None:
             return False
         self._book(candidate, at, tasks, at.charge_of_tasks(tasks))
@@ -295,7 +314,8 @@ class Cycle:
     def give_back(self) -> None:
         """Every fleet is as the cycle found it."""
         for pool_cycle in self.pools.values():
-            pool_cycle.room.give_back()
+            for room in pool_cycle.rooms:
+                room.give_back()
 
     def starts(self) -> tuple[Start, ...]:
         return tuple(_start(candidate) for candidate in self.started)

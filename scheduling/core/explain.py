@@ -6,7 +6,7 @@ Jobs of the same team with the same request share their reasons.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
 from scheduling.core.admission import Refusal
@@ -14,8 +14,8 @@ from scheduling.core.charges import memory_of
 from scheduling.core.cycle import Candidate, Cycle, PoolCycle
 from scheduling.core.explain_rules import rule_numbers, without_any_rule, without_rule
 from scheduling.core.fleet import Headroom
-from scheduling.core.model import PendingJob, Reason, Request
-from scheduling.core.reasons import held_reason, reason
+from scheduling.core.model import PendingJob, Reason, Request, Reservation
+from scheduling.core.reasons import held_reason, moment, reason
 from scheduling.core.room import Want
 from scheduling.core.units import MILLI_PER_DEVICE, gpus_from_milli
 
@@ -26,8 +26,9 @@ Wants = tuple[Want, ...]
 class Explanations:
     """The reasons of one cycle. Tries things out in the fleets, and leaves them as the cycle has them."""
 
-    def __init__(self, cycle: Cycle):
+    def __init__(self, cycle: Cycle, reservations: Sequence[Reservation] = ()):
         self._cycle = cycle
+        self._reservations = {each.job_id: each for each in reservations}
         self._known: dict[Hashable, tuple[Reason, ...]] = {}
         self._rooms: dict[tuple[int, Wants], Reason | None] = {}  # by pool; None: there is room
         self._freeable: dict[Hashable, tuple[Reason, ...]] = {}
@@ -41,7 +42,8 @@ class Explanations:
         }
         for candidate in (*self._cycle.candidates, *self._cycle.dropped):
             if candidate.has_offers():
-                reasons[candidate.job.id] = self._waiting(candidate) or self._with_freeable(candidate)
+                why = self._waiting(candidate) or self._with_freeable(candidate)
+                reasons[candidate.job.id] = self._with_kept(candidate, why)
         return dict(sorted(reasons.items()))
 
     def _waiting(self, candidate: Candidate) -> tuple[Reason, ...]:
@@ -51,6 +53,17 @@ class Explanations:
             return ()
         at, jobs = known
         return (reason("waiting_for_preemption", {"pool": at.pool.name, "jobs": jobs}, pool_id=at.pool.id),)
+
+    def _with_kept(self, candidate: Candidate, reasons: tuple[Reason, ...]) -> tuple[Reason, ...]:
+        """Its reasons; of who has a reservation in a pool, with since when and until when room is kept for it there."""
+        kept = self._reservations.get(candidate.job.id)
+        if kept is None:
+            return reasons
+        more = {"kept_since": moment(kept.since), "kept_until": None if kept.at is None else moment(kept.at)}
+        return tuple(
+            replace(each, numbers={**each.numbers, **more}) if each.pool_id == kept.pool_id else each
+            for each in reasons
+        )
 
     def _with_freeable(self, candidate: Candidate) -> tuple[Reason, ...]:
         """Its reasons; where it was entitled to make others give way, with how much that could have freed."""
@@ -83,7 +96,8 @@ class Explanations:
         rank = None if caps == (None, None) else (job.priority_class, *caps)
         given = None if candidate.pool is None else (candidate.pool.pool.id, tuple(candidate.extra))
         asked = (candidate.ask, candidate.gang_rule)
-        return (asked, candidate.leaf, job.pool_ids, job.preemptible, job.growing, user, rank, given)
+        lets = tuple(at.kept is None or at.kept.lets(candidate) for at in candidate.choices)
+        return (asked, candidate.leaf, job.pool_ids, job.preemptible, job.growing, user, rank, given, lets)
 
     def _work_out(self, candidate: Candidate) -> tuple[Reason, ...]:
         wants = next(candidate.offers())
@@ -98,7 +112,8 @@ class Explanations:
             if no_room is not None:
                 return no_room
             lands = at.least_where_it_lands(wants) or 0
-            refusal = self._cycle.over_quota(candidate, at, lands) or refusal or _NOTHING_IN_THE_WAY
+            kept = _reserved_for(candidate, at, wants)
+            refusal = self._cycle.over_quota(candidate, at, lands) or kept or refusal or _NOTHING_IN_THE_WAY
         helps = self._what_helps(refusal, candidate, at, wants)
         return reason(refusal.code, refusal.numbers, pool_id=at.pool.id, helps=helps)
 
@@ -125,7 +140,7 @@ class Explanations:
         all_refusals = at.account.refusals(candidate.leaf, job.user_id, charge, preemptible=job.preemptible)
         if any((other.code, other.numbers["team"]) != (refusal.code, team) for other in all_refusals):
             return None
-        if self._no_room(at, wants) is not None:
+        if self._no_room(at, wants) is not None or _reserved_for(candidate, at, wants) is not None:
             return None
         if refusal.code == "over_share":
             lent = at.account.refusal(candidate.leaf, job.user_id, charge, preemptible=True) is None
@@ -143,6 +158,13 @@ _TELLS_FREEABLE = frozenset({"no_fit", "gang_incomplete", "over_limit", "over_me
 _QUOTA_FIELD = {"over_limit": "limit", "over_user_limit": "per_user_limit", "over_memory_limit": "memory_limit_mib"}
 # What was refused in its turn, because of where a task would have landed then, could be started now.
 _NOTHING_IN_THE_WAY = Refusal("next_cycle", {})
+
+
+def _reserved_for(candidate: Candidate, at: PoolCycle, wants: Wants) -> Refusal | None:
+    """Of a job for which there is room: whether that is kept for another."""
+    if at.kept is None or not at.kept.keeps_out(candidate, wants):
+        return None
+    return Refusal("reserved_for", {"pool": at.pool.name, "job": at.kept.holder.job.id})
 
 
 def _pools_that_are_gone(cycle: Cycle, job: PendingJob) -> list[Reason]:

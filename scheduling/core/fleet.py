@@ -487,6 +487,36 @@ class Fleet:
     def _used(self) -> np.ndarray:
         return MILLI_PER_DEVICE - self._tables.devices[self._k.D_COMPUTE]
 
+    def in_service(self, placement: Placement) -> bool:
+        """Whether the node is schedulable and the devices are healthy, so that new tasks may land there."""
+        healthy = self._tables.devices[self._k.D_HEALTHY]
+        open_ = bool(self._tables.nodes[placement.node, self._k.N_OPEN])
+        return open_ and all(healthy[self._row[device_id]] for device_id in placement.device_ids)
+
+    def free_by_node(self, *, cpu: bool = False) -> np.ndarray:
+        """By position, what new slices could take of each node that is in service; ``cpu``: of its cores."""
+        k, tables = self._k, self._tables
+        if cpu:
+            return np.where(self._schedulable(), tables.nodes[:, k.N_CPU], 0)
+        free = np.zeros(len(self._node_ids), dtype=np.int64)
+        rows = self._in_service()
+        np.add.at(free, tables.devices[k.D_NODE, rows], tables.devices[k.D_OPEN, rows])
+        return free
+
+    def free_on(self, node: int) -> list[tuple[Placement, int]]:
+        """What nobody holds on the node at this position, as placements that together take all of it, each with the
+        team that holds the rest of the device: its CPU and memory first, then each device with compute left."""
+        k, row = self._k, self._tables.nodes[node]
+        node_id = self._node_ids[node]
+        found = [(Placement(node, node_id, (), (), 0, (), int(row[k.N_CPU]), int(row[k.N_HOST])), 0)]
+        first = int(row[k.N_FIRST])
+        for device in range(first, first + int(row[k.N_COUNT])):
+            compute, memory, team = self._tables.devices[[k.D_COMPUTE, k.D_MEMORY, k.D_TEAM], device].tolist()
+            if compute:
+                ids = (self._device_indexes[device],), (self._device_ids[device],)
+                found.append((Placement(node, node_id, *ids, compute, (memory,), 0, 0), team))
+        return found
+
     # ---- why not, and how many ---------------------------------------------------------------------------------------
 
     def headroom(self, request: Request) -> Headroom:

@@ -178,6 +178,8 @@ class PendingJob:
         None  # how long it is left alone once it has started; microseconds; None: as the pool says
     )
     room_made_at: int | None = None  # since when others give way to it, and it has not started yet; microseconds
+    room_kept_since: int | None = None  # since when it has a reservation, and it has not started yet; microseconds
+    room_kept_at: tuple[TaskStart, ...] = ()  # the place of that reservation as it was last told; () where forgotten
     time_limit: int | None = None  # how long it may run; microseconds; None: for ever
     topology: Topology | None = None
     apart: str | None = None  # a level: no two of its tasks share a domain of it
@@ -196,7 +198,8 @@ class RunningTask:
     """One task that holds its placement. ``releasing``: it is being stopped, and holds it until that is confirmed.
 
     ``for_job``: the waiting job that it gives way to. ``holder``: the team id under which the fleet knows it, 0 where
-    the pool does not keep teams apart on a device.
+    the pool does not keep teams apart on a device. ``ends_at``: when it is gone at the latest, by its own time limit or
+    by the end of its grace; None: as its job says.
     """
 
     allocation_id: int
@@ -205,6 +208,7 @@ class RunningTask:
     releasing: bool = False
     for_job: int | None = None
     holder: int = 0
+    ends_at: int | None = None  # microseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +248,7 @@ class PoolState:
     half_life: int | None = None  # of the pool's memory of the past; microseconds; None: it has none
     class_milli: Mapping[tuple[int, str], int] = field(default_factory=dict)  # (team, class) → milli-GPU held
     memory_usage: Mapping[int, int] = field(default_factory=dict)  # team → MiB of device memory that count for it
+    overtime: int = 0  # how long after its time limit a task may still hold what it has; microseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,13 +264,17 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What an operator chose for the installation. Reservation and topology options get their place here.
+    """What an operator chose for the installation.
 
     ``max_rescues``: for how many waiting jobs one cycle makes others give way; the next cycle goes on with the rest.
+    ``max_moments``, ``max_forecast_starts``, ``max_looks``: where a forecast ends, see ``forecast``.
     """
 
     max_starts: int | None = None  # bound on starts in one cycle; None = all that fit
     max_rescues: int = 25
+    max_moments: int = 64
+    max_forecast_starts: int = 2000
+    max_looks: int = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,6 +357,21 @@ class EvictionRefusal:
 
 
 @dataclass(frozen=True, slots=True)
+class Reservation:
+    """Room that is kept for a waiting job: it starts at ``at`` at the latest, if jobs end at their time limits.
+
+    ``at`` None: nobody knows when, because jobs without a time limit stand in the way; then the nodes of ``tasks`` take
+    nobody else. ``tasks``: where it would start. ``since``: when it got the reservation. Times in microseconds.
+    """
+
+    job_id: int
+    pool_id: int
+    at: int | None
+    since: int
+    tasks: tuple[TaskStart, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What a cycle decided, in order. Every pending job is in ``starts`` or has a reason; both if it may grow on.
 
@@ -361,3 +385,4 @@ class Plan:
     evictions: tuple[Eviction, ...] = ()
     broken: tuple[int, ...] = ()  # job ids, ascending
     refusals: tuple[EvictionRefusal, ...] = ()  # in the order in which it was found out
+    reservations: tuple[Reservation, ...] = ()  # at most one a pool, by ascending pool id

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -50,7 +51,8 @@ def held_reason(code: str | None, numbers: Numbers) -> Reason:
 
 def message(reason: Reason, unit: Unit = "gpu") -> str:
     """The reason in plain English, with its numbers as people write them; ``unit`` is that of the reason's pool."""
-    return REASONS[reason.code].sentence(reason.numbers, unit) + _freeable(reason.numbers, unit)
+    numbers = reason.numbers
+    return REASONS[reason.code].sentence(numbers, unit) + _freeable(numbers, unit) + _kept(numbers)
 
 
 # ---- quantities in words ---------------------------------------------------------------------------------------------
@@ -68,6 +70,19 @@ def _freeable(n: Numbers, unit: Unit) -> str:
     spared = n.get("spared_milli")
     also = f", {format_gpus(spared)} held by jobs that gave way as often as they may be made to" if spared else ""
     return f"; {_amount(n['needed_milli'], unit)} needed, at most {format_gpus(n['freeable_milli'])} can be freed{also}"
+
+
+def moment(microseconds: int) -> str:
+    """A moment as numbers tell it: ISO 8601, UTC, exact to the microsecond where it must be."""
+    whole = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)
+    return whole.isoformat().replace("+00:00", "Z")
+
+
+def _kept(n: Numbers) -> str:
+    """Of a job that has a reservation whose moment is known."""
+    if n.get("kept_until") is None:
+        return ""
+    return f"; room is kept for it, free at the latest by {n['kept_until'][:16].replace('T', ' ')} UTC"
 
 
 def _are_free(milli: int, unit: Unit) -> str:

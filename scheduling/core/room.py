@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from scheduling.core.fleet import Fleet
+from scheduling.core.fleet import Fleet, PlacementRefused
 from scheduling.core.gang_rules import GangRule, narrows_nothing, placers
 from scheduling.core.model import Group, Placement, Request, TaskStart
 
@@ -99,6 +99,23 @@ class Room:
             self.undo(tasks)
             return None
         return tasks
+
+    def take_as(self, tasks: Sequence[TaskStart], ask: Ask) -> bool:
+        """Takes these very places, all that ``ask`` needs to start, or nothing where one of them is not to be had."""
+        taken = len(self._taken)
+        for task in tasks:
+            request = ask.groups[task.group].request
+            try:
+                if self.fleet.in_service(task.placement):
+                    self.fleet.take(task.placement, request.team_id)
+                    self._taken.append(task.placement)
+                    continue
+            except PlacementRefused:
+                pass
+            while len(self._taken) > taken:
+                self.fleet.give_back(self._taken.pop())
+            return False
+        return True
 
     def known_full(self, wants: tuple[Want, ...]) -> bool:
         """Whether it is known without trying that ``wants`` do not fit."""

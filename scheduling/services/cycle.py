@@ -22,6 +22,7 @@ from scheduling.core.codec import Recorded
 from scheduling.core.decide import decide
 from scheduling.models import Allocation, AllocationDevice, Decision, Job, Task
 from scheduling.services import lease as leases
+from scheduling.services.estimates import Estimates
 from scheduling.services.evict import evict, made_room_at
 from scheduling.services.mend import send_back
 from scheduling.services.past_use import store
@@ -56,7 +57,8 @@ class CycleResult:
 class Scheduler:
     """A scheduler process: holds a lease and a picture, and runs cycles. ``reason_interval``: how often the figures
     in a waiting job's reasons are refreshed in the database where only the figures changed. ``looks_ahead``: whether
-    pools may be placed by look-ahead already, whose first use would hold up a cycle while it is compiled."""
+    pools may be placed by look-ahead already, whose first use would hold up a cycle while it is compiled.
+    ``estimate_interval``: how often starts are estimated anew while things change."""
 
     holder: str
     policy: core.Policy = field(default_factory=core.Policy)
@@ -66,11 +68,14 @@ class Scheduler:
     recorder: Recorder = field(default_factory=Recorder)
     picture: Picture = field(init=False)
     last_plan: core.Plan | None = None
+    estimate_interval: timedelta = timedelta(0)
+    estimates: Estimates = field(init=False)
     _told: dict[int, tuple[datetime, tuple[core.Reason, ...]]] = field(default_factory=dict)
     _refused: RefusalsTold = field(default_factory=RefusalsTold)
 
     def __post_init__(self) -> None:
         self.picture = Picture(self.looks_ahead)
+        self.estimates = Estimates(self.estimate_interval)
 
     def lead(self, now: datetime) -> bool:
         """Whether this scheduler leads at ``now``; on becoming the leader its picture is read anew."""
@@ -79,6 +84,7 @@ class Scheduler:
             if self.lease is not None:
                 # Read by the first cycle, which then decides: what waits may have been able to start all along.
                 self.picture = Picture(self.looks_ahead)
+                self.estimates = Estimates(self.estimate_interval)
                 self._told.clear()
                 self._refused.forget()
                 self.recorder.forget()
@@ -114,6 +120,13 @@ class Scheduler:
             self.recorder.forget()
             raise
 
+    def estimate(self, now: datetime) -> int:
+        """Waiting jobs carry estimates of their start, as the last cycle left things; returns how many changed."""
+        assert self.lease is not None
+        if self.picture.seq < 0:
+            return 0  # it is to be read anew first
+        return self.estimates.refresh(self.picture, self.policy, now)
+
     def _cycle(self, now: datetime, force: bool) -> CycleResult:
         begun = time.perf_counter()
         changed = self.picture.refresh(now)
@@ -121,6 +134,7 @@ class Scheduler:
             return CycleResult()
         self.picture.relearn()
         snapshot = self.picture.snapshot(now)
+        self.estimates.outdate()
         deciding = time.perf_counter()
         plan = decide(snapshot, self.policy)
         deciding = time.perf_counter() - deciding
@@ -171,6 +185,7 @@ class Scheduler:
                 self.recorder.keep(record, cycle, now)
         self._refused.told(refusals, now)
         self.picture.evicted(gone, made_room_at(gone, now))
+        self.picture.room_is_kept(plan.reservations)
         for start, ids in zip(good, bound, strict=True):
             self.picture.bound(start, ids, now)
             self._told.pop(start.job_id, None)
@@ -182,7 +197,7 @@ class Scheduler:
 
     def _codes_differ(self, job_id: int, found: tuple[core.Reason, ...]) -> bool:
         told = self._told.get(job_id)
-        return told is None or [reason.code for reason in told[1]] != [reason.code for reason in found]
+        return told is None or _what(told[1]) != _what(found)
 
     def _reasons_to_tell(self, plan: core.Plan, now: datetime) -> dict[int, tuple[core.Reason, ...]]:
         """Reasons that differ from those last told; where only figures differ, not more often than the interval."""
@@ -197,7 +212,7 @@ class Scheduler:
                 when, before = told
                 if before == found:
                     continue
-                if [reason.code for reason in before] == [reason.code for reason in found]:
+                if _what(before) == _what(found):
                     if now - when >= self.reason_interval:
                         figures.append((when, job_id))
                     continue
@@ -217,6 +232,11 @@ class Scheduler:
 def _is_told(job: core.PendingJob) -> bool:
     """Whether its reasons are told. Why a job that runs gets no more is not its state; what a service lacks is."""
     return not job.growing or job.service
+
+
+def _what(reasons: Sequence[core.Reason]) -> list[tuple[str, object]]:
+    """What reasons say beyond figures: their codes, and since when room is kept, which is told nowhere else."""
+    return [(reason.code, reason.numbers.get("kept_since")) for reason in reasons]
 
 
 def _jobs_of(evictions: Sequence[core.Eviction]) -> set[int]:

@@ -15,6 +15,7 @@ from typing import Any
 from inventory.models import Pool
 from scheduling.core import model as core
 from scheduling.core.decide import decide
+from scheduling.core.forecast import forecast
 from scheduling.models import Job, PriorityClass, TaskGroup
 from scheduling.prices import price_of, price_range
 from scheduling.services.cycle import reason_json
@@ -108,11 +109,6 @@ def _as_if_waiting(
         yield picture.as_if_waiting(job, of_job[id(job)])
 
 
-def estimated_start(snapshot: core.Snapshot, plan: core.Plan, job_id: int) -> int | None:
-    """When a job that does not start now is expected to, in microseconds; None where nobody can say."""
-    return None
-
-
 class _Trial:
     """One decision, read job by job."""
 
@@ -123,6 +119,7 @@ class _Trial:
         self._now = now
         self._starts = {start.job_id: start for start in plan.starts}
         self._parents = {team.id: team.parent_id for team in snapshot.teams}
+        self._estimates: Mapping[int, int] | None = None
         self._gives_way: dict[int, set[int]] = {}
         for each in plan.evictions:
             self._gives_way.setdefault(each.for_job, set()).add(each.job_id)
@@ -151,7 +148,9 @@ class _Trial:
         )
 
     def _estimate(self, job_id: int) -> datetime | None:
-        moment = estimated_start(self._snapshot, self._plan, job_id)
+        if self._estimates is None:
+            self._estimates = forecast(self._snapshot)
+        moment = self._estimates.get(job_id)
         return None if moment is None else EPOCH + moment * MICROSECOND
 
     def _unit(self, pool_id: int | None, otherwise: PoolPicture) -> Any:

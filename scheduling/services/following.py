@@ -19,6 +19,7 @@ from events.reading import one_moment
 from scheduling.core import model as core
 from scheduling.core.fleet import PlacementRefused
 from scheduling.models import Allocation, Job, TaskGroup
+from scheduling.services.holding import held_numbers
 from scheduling.services.picture import Picture
 from scheduling.services.picture_rows import chunks
 from scheduling.states import JOB_ACTIVE
@@ -51,7 +52,7 @@ class FollowingPicture(Picture):
 
     def as_if_waiting(self, job: Job, groups: Sequence[TaskGroup]) -> core.PendingJob:
         """A job that is no row (it has an id all the same) as the core would see it in the queue."""
-        found = self._pending_job(job, groups, {})
+        found = self._pending_job(job, groups, {}, held_numbers([job]).get(job.pk, {}))
         assert found is not None, "a job that waits is never complete"
         return found
 
@@ -67,14 +68,14 @@ class FollowingPicture(Picture):
         if not moved:
             return False
         try:
-            self._read_holders(moved)
+            self._read_holders(moved, now)
         except (PlacementRefused, KeyError):
             # Something changed of which no event tells: what is there now is read as a whole.
             self.load(now)
         self.generation += 1
         return True
 
-    def _read_holders(self, job_ids: set[int]) -> None:
+    def _read_holders(self, job_ids: set[int], now: datetime) -> None:
         """What these jobs hold and want is as it is in the database."""
         known = [each for job_id in sorted(job_ids) for each in self.allocations_of.get(job_id, ())]
         self.released(known)
@@ -89,7 +90,7 @@ class FollowingPicture(Picture):
         for job_id in wanting:
             self.pending.pop(job_id, None)
         for chunk in chunks(sorted(wanting), 500):
-            self._load_jobs(Job.objects.filter(pk__in=chunk, state__in=(Job.State.PENDING, *JOB_ACTIVE)))
+            self._load_jobs(Job.objects.filter(pk__in=chunk, state__in=(Job.State.PENDING, *JOB_ACTIVE)), now)
 
 
 def _given_way_to(job_ids: set[int]) -> set[int]:

@@ -36,6 +36,8 @@ from scheduling.services.picture_rows import (
     Runner,
     charge,
     chunks,
+    ends_at,
+    kept_since,
     learn,
     microseconds,
     node_states,
@@ -150,7 +152,7 @@ class Picture:
         rows = list(
             Event.objects.filter(seq__gt=self.seq)
             .order_by("seq")
-            .values_list("seq", "kind", "pool_id", "job_id", "data")
+            .values_list("seq", "kind", "pool_id", "job_id", "data", "at")
         )
         if not rows:
             return changed
@@ -158,11 +160,14 @@ class Picture:
         jobs: set[int] = set()
         claims = False
         everything = False
-        for _, kind, pool_id, job_id, data in rows:
+        for _, kind, pool_id, job_id, data, at in rows:
             if kind == "allocations.released":
                 self.released(data["ids"])
                 changed = True
             elif kind == "job.state" and data.get("state") in JOB_ACTIVE:
+                if data["state"] == Job.State.RUNNING and job_id in self.runners:
+                    self.runners[job_id] = replace(self.runners[job_id], began_at=microseconds(at))
+                    self._running.pop(job_id, None)
                 continue  # an own commit, or a start that changes no claim
             elif kind == "job.state" and data.get("state") in JOB_ENDED:
                 self.pending.pop(job_id or 0, None)
@@ -332,9 +337,13 @@ class Picture:
                     microseconds(row.bound_at),
                     row.stop_requested_at is not None,
                     row.evicted_for_id,
+                    self._gone_by(pool, row.stop_requested_at),
                 ),
             )
             self._count_class(row.job_id, pool_id, row.team_id, row.class_name)
+
+    def _gone_by(self, pool: PoolPicture, told_at: datetime | None) -> int | None:
+        return None if told_at is None else microseconds(told_at) + pool.grace
 
     def _load_runners(self, pool_id: int, **only: Any) -> None:
         live = Allocation.objects.filter(pool_id=pool_id, released_at__isnull=True, **only).values("job_id")
@@ -423,6 +432,8 @@ class Picture:
             evictions=job.preemptions,
             max_evictions=job.max_evictions,
             service=job.kind == Job.Kind.SERVICE,
+            room_kept_since=kept_since(job),
+            time_limit=None if job.time_limit_s is None else job.time_limit_s * 1_000_000,
         )
 
     def relearn(self) -> None:
@@ -484,6 +495,7 @@ class Picture:
                 job.min_runtime,
                 evictions=job.evictions,
                 max_evictions=job.max_evictions,
+                time_limit=job.time_limit,
             )
         at = microseconds(now)
         for allocation_id, task in zip(allocation_ids, start.tasks, strict=True):
@@ -498,7 +510,15 @@ class Picture:
         rest = self.resting.get(job_id)
         if rest is not None or any(count < group.count for count, group in zip(placed, job.groups, strict=True)):
             groups = tuple(replace(group, placed=count) for group, count in zip(job.groups, placed, strict=True))
-            more = replace(job, groups=groups, growing=True, pool_ids=(pool_id,), room_made_at=None)
+            more = replace(
+                job,
+                groups=groups,
+                growing=True,
+                pool_ids=(pool_id,),
+                room_made_at=None,
+                room_kept_since=None,
+                room_kept_at=(),
+            )
             self.pending[job_id] = more if rest is None else restarts.held_by_rest(more, rest)
 
     def job_teams(self, evictions: Iterable[core.Eviction]) -> dict[int, int]:
@@ -511,7 +531,8 @@ class Picture:
             for allocation_id in each.allocation_ids:
                 if allocation_id in self.held:
                     held = self.held[allocation_id]
-                    self.held[allocation_id] = replace(held, releasing=True, for_job=each.for_job)
+                    gone_by = self._gone_by(self.pools[held.pool_id], room_made_at[each.for_job])
+                    self.held[allocation_id] = replace(held, releasing=True, for_job=each.for_job, gone_by=gone_by)
             if each.whole:
                 self.runners[each.job_id] = replace(self.runners[each.job_id], ending=True)
                 self.pending.pop(each.job_id, None)  # it does not grow any more
@@ -519,6 +540,16 @@ class Picture:
             waiting = self.pending.get(each.for_job)
             if waiting is not None:
                 self.pending[each.for_job] = replace(waiting, room_made_at=microseconds(room_made_at[each.for_job]))
+
+    def room_is_kept(self, reservations: Iterable[core.Reservation]) -> None:
+        """An own commit: these waiting jobs have a reservation, and no others."""
+        kept = {each.job_id: each for each in reservations}
+        for job_id, job in self.pending.items():
+            if job_id in kept:
+                told = kept[job_id]
+                self.pending[job_id] = replace(job, room_kept_since=told.since, room_kept_at=told.tasks)
+            elif job.room_kept_since is not None:
+                self.pending[job_id] = replace(job, room_kept_since=None, room_kept_at=())
 
     def released(self, allocation_ids: Iterable[int]) -> None:
         """These allocations hold nothing any more; unknown ones are passed over."""
@@ -597,19 +628,20 @@ class Picture:
 
     def _running_jobs(self, now: datetime) -> tuple[core.RunningJob, ...]:
         """Every job that holds something; and when the next one of them may be told to give way is noted."""
+        moment = microseconds(now)
         for job_id, allocations in self.allocations_of.items():
             if job_id not in self._running and allocations and job_id in self.runners:
-                self._running[job_id] = self._running_job(job_id, sorted(allocations))
+                self._running[job_id] = self._running_job(job_id, sorted(allocations), moment)
         jobs = tuple(self._running[job_id] for job_id in sorted(self._running))
-        moment = microseconds(now)
         ends = [job.protected_until for job in jobs if job.preemptible and job.protected_until > moment]
         self.protected_until = EPOCH + min(ends) * MICROSECOND if ends and self.pending else None
         return jobs
 
-    def _running_job(self, job_id: int, allocation_ids: Sequence[int]) -> core.RunningJob:
+    def _running_job(self, job_id: int, allocation_ids: Sequence[int], now: int) -> core.RunningJob:
         runner = self.runners[job_id]
         held = [self.held[allocation_id] for allocation_id in allocation_ids]
         pool = self.pools[held[0].pool_id]
+        ends = [ends_at(each, runner, pool, now) for each in held]
         started_at = min(each.bound_at for each in held)
         own = runner.min_runtime
         min_runtime = pool.row.min_runtime_s * 1_000_000 if own is None else own
@@ -629,12 +661,14 @@ class Picture:
                     each.releasing or runner.ending,
                     each.for_job,
                     0 if pool.share_across_teams else each.team_id,
+                    end,
                 )
-                for allocation_id, each in zip(allocation_ids, held, strict=True)
+                for allocation_id, each, end in zip(allocation_ids, held, ends, strict=True)
             ),
             least=runner.least,
             protected_until=started_at + min_runtime if min_runtime else 0,
             spared=runner.is_spared(pool.row),
+            ends_at=None if None in ends else max(end for end in ends if end is not None),
         )
 
     def check(self) -> list[str]:

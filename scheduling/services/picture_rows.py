@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from django.db.models import Q
 
-from inventory.models import Device, Node, Pool
+from inventory.models import Device, EngineConnection, Node, Pool
 from inventory.slicing import rule_of
 from scheduling.core import model as core
 from scheduling.core.fleet import Fleet
@@ -44,6 +44,7 @@ class Held:
     bound_at: int = 0  # microseconds
     releasing: bool = False
     for_job: int | None = None
+    gone_by: int | None = None  # microseconds: when what is being stopped has stopped at the latest
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,8 @@ class Runner:
     ending: bool = False
     evictions: int = 0
     max_evictions: int | None = None  # None: the pool's
+    time_limit: int | None = None  # microseconds
+    began_at: int = 0  # when all that it was started with ran, as far as that is known; microseconds
 
     def is_spared(self, pool: Pool) -> bool:
         """Whether it gave way as often as it may be made to in this pool."""
@@ -126,7 +129,19 @@ class PoolPicture:
             half_life=self.row.half_life_s * 1_000_000 if self.memory and self.row.half_life_s else None,
             class_milli=self.class_milli,
             memory_usage=self.memory_usage,
+            overtime=self.overtime,
         )
+
+    @property
+    def grace(self) -> int:
+        """How long what is told to stop may take for it; microseconds."""
+        return self.row.grace_s * 1_000_000
+
+    @property
+    def overtime(self) -> int:
+        """How long a task may hold what it has after its time limit, which is when it is told to stop; microseconds.
+        (Simulated ones stop at once.)"""
+        return 0 if self.row.engine.kind == EngineConnection.Kind.SIMULATED else self.grace
 
 
 def runner_of(job: Job, least: Sequence[int]) -> Runner:
@@ -138,7 +153,33 @@ def runner_of(job: Job, least: Sequence[int]) -> Runner:
         ending=bool(job.ending),
         evictions=job.preemptions,
         max_evictions=job.max_evictions,
+        time_limit=None if job.time_limit_s is None else job.time_limit_s * 1_000_000,
+        began_at=0 if job.started_at is None else microseconds(job.started_at),
     )
+
+
+def ends_at(held: Held, runner: Runner, pool: PoolPicture, now: int) -> int | None:
+    """When what is held is free again at the latest; None: nobody knows.
+
+    An engine counts a task's time limit from when the task runs, which is not before it was bound; until it is known to
+    run, the time that the launch takes is not counted. What is being stopped has its grace from when it was told so.
+    """
+    if held.releasing and held.gone_by is not None:
+        return held.gone_by
+    if runner.ending:
+        return now + pool.grace  # it is told so about now
+    if runner.time_limit is None:
+        return None
+    return max(held.bound_at, runner.began_at) + runner.time_limit + pool.overtime
+
+
+def kept_since(job: Job) -> int | None:
+    """Since when the job has a reservation, by its reasons as they were last told: that is the only record of it."""
+    if job.state != Job.State.PENDING:
+        return None
+    told = [(reason.get("numbers") or {}).get("kept_since") for reason in job.reasons]
+    moments = [microseconds(datetime.fromisoformat(each)) for each in told if each]
+    return min(moments, default=None)
 
 
 def wanting() -> Q:

@@ -70,6 +70,7 @@ class Clockwork:
                 self.decisions += result.considered
             moved = result.started or result.evicted or result.conflicts or result.sent_back
             if not changed and not moved:
+                self.scheduler.estimate(self.now)
                 return plan
         raise Unsettled(f"still changing at {self.now.isoformat()} after {rounds} rounds")
 

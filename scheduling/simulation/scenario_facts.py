@@ -81,8 +81,9 @@ def _of_job(world: World, job: Job, check: Check) -> tuple[bool, str]:
         told = ", ".join(sorted(str(name or "none") for name in names)) or "none"
         return names == {wanted.value} or (wanted.value is None and not names), told
     seen: Any = _JOB_FACTS[check.fact](world, job)
-    if check.fact == "started_at":
-        told = "not started" if seen is None else _since(world, seen)
+    if check.fact in ("started_at", "estimated_start"):
+        nothing = "not started" if check.fact == "started_at" else "none"
+        told = nothing if seen is None else _since(world, seen)
     else:
         told = _told(check.fact, seen) if check.fact in ("cost", "allocated") else str(seen)
     return wanted.met_by(seen), told
@@ -117,6 +118,7 @@ _JOB_FACTS: Mapping[str, Callable[[World, Job], Any]] = {
     "tasks_running": lambda world, job: Task.objects.filter(job=job, state=Task.State.RUNNING).count(),
     "preemptions": lambda world, job: job.preemptions,
     "started_at": lambda world, job: job.started_at,
+    "estimated_start": lambda world, job: job.estimated_start,
     "cost": _job_cost,
     "allocated": lambda world, job: _held(job.pool, Allocation.objects.filter(job=job)),
     "memory_mib": lambda world, job: _memory_held(AllocationDevice.objects.filter(allocation__job=job)),

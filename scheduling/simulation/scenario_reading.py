@@ -50,7 +50,6 @@ from scheduling.simulation.scenario_values import (
     converted,
     may,
     need,
-    not_built,
     read_fields,
     sections,
     text,
@@ -181,7 +180,7 @@ FACTS: Mapping[str, Mapping[str, values.Convert]] = {
         "memory_mib": values.NUMBER,
         "template": values.plain(text),
         "started_at": values.MOMENT,
-        "estimated_start": not_built,
+        "estimated_start": values.MOMENT,
         "cost": values.compared_decimal,
     },
     "teams": {
@@ -197,6 +196,7 @@ FACTS: Mapping[str, Mapping[str, values.Convert]] = {
     "nodes": dict.fromkeys(("allocated", "free"), values.GPUS),
     "counts": dict.fromkeys(Job.State.values, values.NUMBER),
 }
+MOMENTS = ("started_at", "estimated_start")
 
 
 def read_scenario(path: Path) -> Scenario:
@@ -449,11 +449,11 @@ def _facts(subject: str, name: str, facts: Section, where: str, start: datetime,
         if fact not in known:
             allowed = sorted([*known, "pool"] if subject == "teams" else known)
             raise ScenarioError("there is no such fact to expect", line=line, field=field, allowed=allowed)
-        if given is None and fact in ("reason", "node", "started_at", "template"):
+        if given is None and fact in ("reason", "node", "template", *MOMENTS):
             wanted = values.Wanted("none", "=", None)
         else:
             wanted = converted(given, known[fact], field, line)
-        if fact == "started_at" and wanted.value is not None:
+        if fact in MOMENTS and wanted.value is not None:
             wanted = values.Wanted(wanted.written, wanted.operator, _moment(wanted.value, start, top))
         found.append(Check(line, subject, name, fact, wanted, pool))
     return found

@@ -18,9 +18,10 @@ from scheduling.core.fleet_state import state_of
 from scheduling.models import Allocation, Job, PriorityClass
 from scheduling.services.cycle import Scheduler
 from scheduling.services.following import FollowingPicture, KeptPicture
+from scheduling.services.holding import hold_job, release_job
 from scheduling.services.picture import Picture
 from scheduling.services.reconcile import lose_node
-from scheduling.services.stop import cancel_jobs, hold_job, release_job, set_priority
+from scheduling.services.stop import cancel_jobs, set_priority
 from tests.concurrency.racing import Worker
 
 NO_FLEET: Any = None
