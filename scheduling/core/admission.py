@@ -72,13 +72,14 @@ class Account:
         if charge == 0:
             return
         path = self.tree.path(leaf)
-        for position in path:
-            self.allocated[position] += int(charge)
-            if position in self._per_user:
-                self._by_user[position, user_id] = self._by_user.get((position, user_id), 0) + int(charge)
         if self._memory_limits:
             for position in path:
                 self.memory[position] += memory_of(charge)
+            charge = int(charge)
+        for position in path:
+            self.allocated[position] += charge
+            if position in self._per_user:
+                self._by_user[position, user_id] = self._by_user.get((position, user_id), 0) + charge
         if self._keeps_reserves:
             for position in path:
                 self._keep(position)
