@@ -45,10 +45,11 @@ class Future:
         self.running = tuple(_stopping(job) if job.id in gone else job for job in self.running)
         self._leaving = [(job, task) for job in self.running for task in job.tasks if task.releasing]
 
-    def place(self, candidate: Candidate) -> Claim | None:
-        """Where the candidate's least would be placed now; taken and booked, or None with nothing changed."""
-        at, wants = self.at, candidate.ask.least
-        tasks = Room(at.pool.fleet).take(wants)
+    def place(self, candidate: Candidate, wants: tuple[Want, ...] | None = None) -> Claim | None:
+        """Where the candidate's least would be placed now; taken and booked, or None with nothing changed. ``wants``:
+        the same under a narrower rule."""
+        at = self.at
+        tasks = Room(at.pool.fleet).take(wants or candidate.ask.least)
         if tasks is None:
             return None
         claim = Claim(candidate, tuple(tasks), at.charge_of_tasks(tasks))

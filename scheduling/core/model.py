@@ -162,6 +162,11 @@ class PendingJob:
     topology: Topology | None = None
     apart: str | None = None  # a level: no two of its tasks share a domain of it
 
+    @property
+    def is_short(self) -> bool:
+        """Whether it runs with fewer tasks than it needs."""
+        return self.growing and any(group.placed < group.min_count for group in self.groups)
+
 
 @dataclass(frozen=True, slots=True)
 class RunningTask:
@@ -275,7 +280,8 @@ class Start:
     """A job (or the growth of one) that begins now, all its ``tasks`` together.
 
     For the ledger: the ``rule`` that let it start, and the ``numbers`` of its team just before. ``rule`` is
-    ``cluster_wide``, ``guarantee`` (the team was below its guarantee), ``share`` (it was not), or ``growth``.
+    ``cluster_wide``, ``guarantee`` (the team was below its guarantee), ``share`` (it was not), ``growth``, or
+    ``replacement`` (of members that were lost with their node).
     """
 
     job_id: int

@@ -99,6 +99,14 @@ class Victims:
         there = self._by_node.get((node, whole), {})
         return {leaf: [unit for unit in units if not self._is_gone(unit)] for leaf, units in there.items()}
 
+    def on_nodes(self, nodes: Collection[int], *, whole: bool) -> dict[int, list[Unit]]:
+        """As ``on_node``, for several together; no unit twice."""
+        found: dict[int, dict[int, Unit]] = {}
+        for node in sorted(nodes):
+            for leaf, units in self.on_node(node, whole=whole).items():
+                found.setdefault(leaf, {}).update((id(unit), unit) for unit in units)
+        return {leaf: sorted(units.values(), key=lambda unit: unit.order) for leaf, units in found.items()}
+
     def _index(self) -> None:
         for whole, by_leaf in ((False, self.shrinking), (True, self.stopping)):
             for leaf, units in sorted(by_leaf.items()):

@@ -88,7 +88,7 @@ def check_rule(fleet: Any, job: PendingJob, positions: list[int]) -> None:
         assert len(set(found_apart)) == len(found_apart)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(seeds)
 def test_rules_hold_whatever_starts_together(seed):
     made = Maker(seed)
@@ -105,7 +105,7 @@ def test_rules_hold_whatever_starts_together(seed):
     assert {start.job_id for start in plan.starts} | set(plan.reasons) == set(jobs)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(seeds, st.booleans())
 def test_a_wish_fits_whenever_no_wish_would(seed, elastic):
     made = Maker(seed)
@@ -118,7 +118,7 @@ def test_a_wish_fits_whenever_no_wish_would(seed, elastic):
     assert bool(close.starts) == bool(anywhere.starts)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(seeds)
 def test_a_wish_is_never_wider_than_needed(seed):
     """Of one shape: the closest level at which a domain holds all of it, counted node by node."""
@@ -168,7 +168,7 @@ def fits_by_hand(fleet: Any, group: Group, level: str | None, apart: str | None)
     return False
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(seeds)
 def test_a_gang_of_one_shape_is_placed_exactly_where_some_domain_holds_it(seed):
     made = Maker(seed)
