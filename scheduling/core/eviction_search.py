@@ -178,7 +178,7 @@ class Search:
         if len(areas) == 1:
             return self._search_in(case, rules, areas[0])
         best: tuple[tuple[int, int, int], Area] | None = None
-        for tried, area in enumerate(areas):
+        for tried, area in enumerate(self._worth_trying(case, rules, areas)):
             if best is not None and tried >= MOST_NODES:
                 break
             found = self._search_in(case, rules, area)
@@ -192,6 +192,21 @@ class Search:
                 best = (cost, area)
         return None if best is None else self._search_in(case, rules, best[1])
 
+    def _worth_trying(self, case: _Case, rules: tuple[Rule, ...], areas: Sequence[Area]) -> Iterator[Area]:
+        """Those in which what is free and what all victims hold is enough; of others it is noted what could be freed."""
+        fleet = self._at.pool.fleet
+        free_milli, free_cpu, _ = fleet.room_by_node()
+        for area in areas:
+            nodes = sorted(area.nodes or ())
+            milli, cpu = self._victims.at_most_on(nodes)
+            enough_milli = milli + free_milli[nodes].sum() >= sum(
+                fleet.least_milli(want.request) * want.tasks for want in area.wants
+            )
+            if enough_milli and cpu + free_cpu[nodes].sum() >= sum(w.request.cpu_milli * w.tasks for w in area.wants):
+                yield area
+            else:
+                self._in_turn(case, rules, area.nodes, in_vain=True)
+
     def _search_in(self, case: _Case, rules: tuple[Rule, ...], area: Area) -> tuple[Claim, list[Chosen]] | None:
         """As ``_search``, with victims that hold something of this area only."""
         case.wants = area.wants
@@ -201,16 +216,17 @@ class Search:
         return None if found is None else self._give_back(case, *found)
 
     def _in_turn(
-        self, case: _Case, rules: tuple[Rule, ...], nodes: frozenset[int] | None
+        self, case: _Case, rules: tuple[Rule, ...], nodes: frozenset[int] | None, *, in_vain: bool = False
     ) -> tuple[Claim, list[Chosen]] | None:
-        """Takes victim after victim in their order until the candidate fits."""
+        """Takes victim after victim in their order until the candidate fits; ``in_vain``: it is known that it never
+        will."""
         chosen: list[Chosen] = []
         case.gave = False
         for each in self._victims_in_turn(case, rules, nodes, chosen):
             case.tried = case.gave = True
             chosen.append(each)
             self._future.remove(each.unit.job, each.unit.tasks)
-            claim = self._fit(case, chosen)
+            claim = None if in_vain else self._fit(case, chosen)
             if claim is not None:
                 return claim, chosen
         case.freeable = max(case.freeable, sum(each.unit.charge for each in chosen))

@@ -73,9 +73,9 @@ def test_a_gang_on_one_host():
     world = one_team(*racks(r1=2)).job("g", "a", 1, tasks=4, topology=Topology("host")).decide()
     assert nodes_of(world, "g") == [0, 0, 0, 0]
     world = one_team(*racks(r1=2)).job("g", "a", 1, tasks=5, topology=Topology("host")).decide()
-    assert (
-        world.text("g")
-        == "5 tasks must start together on one node of train: r1-0, the best of 2, has room for 4, and none holds more than 4 even when empty"
+    assert world.text("g") == (
+        "5 tasks must start together on one node of train: r1-0, the best of 2, has room for 4, "
+        "and none holds more than 4 even when empty"
     )
 
 

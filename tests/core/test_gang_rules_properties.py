@@ -189,17 +189,17 @@ def test_a_gang_of_one_shape_is_placed_exactly_where_some_domain_holds_it(seed):
 @given(seeds)
 def test_tasks_apart_of_several_shapes_are_placed_whenever_there_is_a_way(seed):
     made = Maker(seed)
-    job = replace(made.job("g", 3, elastic=False), topology=None, apart=made.dice.choice(("host", "rack")))
+    apart = made.dice.choice(("host", "rack"))
+    job = replace(made.job("g", 3, elastic=False), topology=None, apart=apart)
     job = replace(job, groups=tuple(replace(g, count=g.count % 2 + 1, min_count=g.count % 2 + 1) for g in job.groups))
     made.world.jobs["g"] = job
     plan = decide(made.world.snapshot())
     tasks = [group.request for group in job.groups for _ in range(group.count)]
     count = len(made.fleet.level("host").names)
-    domains = sorted({domain(made.fleet, job.apart, each) for each in range(count)} - {-1})
+    domains = sorted({domain(made.fleet, apart, each) for each in range(count)} - {-1})
     fits = {
         (asked, number): any(
-            domain(made.fleet, job.apart, each) == number and room_of_node(made.fleet, asked, each)
-            for each in range(count)
+            domain(made.fleet, apart, each) == number and room_of_node(made.fleet, asked, each) for each in range(count)
         )
         for asked in set(tasks)
         for number in domains
