@@ -193,7 +193,7 @@ class Search:
         return None if best is None else self._search_in(case, rules, best[1])
 
     def _worth_trying(self, case: _Case, rules: tuple[Rule, ...], areas: Sequence[Area]) -> Iterator[Area]:
-        """Those in which what is free and what all victims hold is enough; of others it is noted what could be freed."""
+        """Those in which what is free and what all victims hold is enough; others only note what could be freed."""
         fleet = self._at.pool.fleet
         free_milli, free_cpu, _ = fleet.room_by_node()
         for area in areas:

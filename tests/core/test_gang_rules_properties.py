@@ -141,7 +141,7 @@ def room_of_node(fleet: Any, asked: Request, position: int) -> int:
     """How many tasks one node takes one after the other, tried in the fleet itself."""
     import numpy as np
 
-    taken = []
+    taken: list[Any] = []
     while (placement := fleet.place_among(asked, np.array([position], dtype=np.int64))) is not None and len(taken) < 9:
         fleet.take(placement)
         taken.append(placement)
