@@ -379,7 +379,7 @@ def _what_it_saw(candidate: Candidate, at: PoolCycle, charge: int) -> tuple[str,
     position = at.tree.position_of[team]
     allocated, guaranteed = at.account.allocated[position], at.account.standing.guaranteed[position]
     if candidate.job.growing:
-        rule = "growth"
+        rule = "replacement" if candidate.job.is_short else "growth"
     elif candidate.job.cluster_wide:
         rule = "cluster_wide"
     else:

@@ -20,6 +20,7 @@ from scheduling.core.search_areas import Area, search_areas
 from scheduling.core.victims import Rule, Unit, Victims
 
 MOST_NODES = 32
+FEW_NODES = 64  # up to so many, their victims are found node by node, not among those of the whole pool
 NO_ROOM_TO_MAKE = frozenset({"pool_unavailable", "class_cap", "next_cycle"})  # what no eviction changes
 
 
@@ -180,7 +181,7 @@ class Search:
         """The candidate's place now that the chosen are gone, taken; None where it may not or cannot start."""
         if not self._may(case, case.charge, chosen):
             return None
-        least = case.candidate.ask.least
+        least = case.wants
         varies = self._at.depends_on_place(least)
         # Where what it counts is known only where it lands, and is too much there, it may land where it counts least.
         for wants in (least, self._at.frugal(least)) if varies else (least,):
@@ -207,15 +208,15 @@ class Search:
         """The claim and those who give way to it, or None with everything as before."""
         wants = case.candidate.ask.least
         if Room(self._at.pool.fleet).fits(wants):  # only quota is in the way
-            return self._search_in(case, rules, None, wants)
+            return self._search_in(case, rules, Area(None, wants))
         areas = search_areas(self._at.pool.fleet, wants)
         if len(areas) == 1:
-            return self._search_in(case, rules, areas[0].nodes, areas[0].wants)
+            return self._search_in(case, rules, areas[0])
         best: tuple[tuple[int, int, int], Area] | None = None
-        for tried, area in enumerate(areas):
+        for tried, area in enumerate(self._worth_trying(case, rules, areas)):
             if best is not None and tried >= MOST_NODES:
                 break
-            found = self._search_in(case, rules, area.nodes, area.wants)
+            found = self._search_in(case, rules, area)
             if found is None:
                 continue
             claim, chosen = found
@@ -224,28 +225,43 @@ class Search:
             self._undo(chosen)
             if best is None or cost < best[0]:
                 best = (cost, area)
-        return None if best is None else self._search_in(case, rules, best[1].nodes, best[1].wants)
+        return None if best is None else self._search_in(case, rules, best[1])
 
-    def _search_in(
-        self, case: _Case, rules: tuple[Rule, ...], nodes: frozenset[int] | None, wants: tuple[Want, ...]
-    ) -> tuple[Claim, list[Chosen]] | None:
-        """As ``_search``, with victims that hold something of these nodes only; None: wherever they are."""
-        found = self._in_turn(case, rules, nodes)
-        if found is None and nodes is not None and case.gave:
-            found = self._node_by_node(case, rules, nodes, wants)
+    def _worth_trying(self, case: _Case, rules: tuple[Rule, ...], areas: Sequence[Area]) -> Iterator[Area]:
+        """Those in which what is free and what all victims hold is enough; others only note what could be freed."""
+        fleet = self._at.pool.fleet
+        free_milli, free_cpu, _ = fleet.room_by_node()
+        for area in areas:
+            nodes = sorted(area.nodes or ())
+            milli, cpu = self._victims.at_most_on(nodes)
+            enough_milli = milli + free_milli[nodes].sum() >= sum(
+                fleet.least_milli(want.request) * want.tasks for want in area.wants
+            )
+            if enough_milli and cpu + free_cpu[nodes].sum() >= sum(w.request.cpu_milli * w.tasks for w in area.wants):
+                yield area
+            else:
+                self._in_turn(case, rules, area.nodes, in_vain=True)
+
+    def _search_in(self, case: _Case, rules: tuple[Rule, ...], area: Area) -> tuple[Claim, list[Chosen]] | None:
+        """As ``_search``, with victims that hold something of this area only."""
+        case.wants = area.wants
+        found = self._in_turn(case, rules, area.nodes)
+        if found is None and area.nodes is not None and case.gave:
+            found = self._node_by_node(case, rules, area.nodes)
         return None if found is None else self._give_back(case, *found)
 
     def _in_turn(
-        self, case: _Case, rules: tuple[Rule, ...], nodes: frozenset[int] | None
+        self, case: _Case, rules: tuple[Rule, ...], nodes: frozenset[int] | None, *, in_vain: bool = False
     ) -> tuple[Claim, list[Chosen]] | None:
-        """Takes victim after victim in their order until the candidate fits."""
+        """Takes victim after victim in their order until the candidate fits; ``in_vain``: it is known that it never
+        will."""
         chosen: list[Chosen] = []
         case.gave = False
         for each in self._victims_in_turn(case, rules, nodes, chosen):
             case.tried = case.gave = True
             chosen.append(each)
             self._future.remove(each.unit.job, each.unit.tasks)
-            claim = self._fit(case, chosen)
+            claim = None if in_vain else self._fit(case, chosen)
             if claim is not None:
                 return claim, chosen
         case.freeable = max(case.freeable, sum(each.unit.charge for each in chosen))
@@ -260,9 +276,8 @@ class Search:
         for rule in rules:
             for whole in (False, True):
                 own = case.candidate.leaf
-                if nodes is not None and len(nodes) == 1:
-                    (node,) = nodes
-                    units_of = self._victims.on_node(node, whole=whole)
+                if nodes is not None and len(nodes) <= FEW_NODES:
+                    units_of = self._victims.on_nodes(nodes, whole=whole)
                 else:
                     units_of = self._victims.of_kind(whole=whole)
                 queues = {
@@ -370,7 +385,7 @@ class Search:
         return numbers
 
     def _node_by_node(
-        self, case: _Case, rules: tuple[Rule, ...], nodes: frozenset[int], wants: tuple[Want, ...]
+        self, case: _Case, rules: tuple[Rule, ...], nodes: frozenset[int]
     ) -> tuple[Claim, list[Chosen]] | None:
         """For each task in turn that does not fit: frees the node where least has to be freed for it.
 
@@ -378,7 +393,7 @@ class Search:
         """
         chosen: list[Chosen] = []
         placed: list[TaskStart] = []
-        for want in _one_by_one(wants, placed):
+        for want in _one_by_one(case.wants, placed):
             tasks = Room(self._at.pool.fleet).take(want)
             if tasks is None:
                 self._free_a_node(case, rules, nodes, want, chosen)
@@ -460,11 +475,12 @@ class Search:
 class _Case:
     """One candidate in one pool, what it counts there at the least, and what became of the search."""
 
-    __slots__ = ("candidate", "charge", "freeable", "gave", "tried")
+    __slots__ = ("candidate", "charge", "freeable", "gave", "tried", "wants")
 
     def __init__(self, candidate: Candidate, charge: int):
         self.candidate = candidate
         self.charge = charge
+        self.wants = candidate.ask.least  # under a narrower rule while one domain is looked at
         self.freeable = 0  # the most that was free to take
         self.tried = False  # whether anybody at all could be told to give way
         self.gave = False  # whether anybody could in the latest search

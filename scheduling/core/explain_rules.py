@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from scheduling.core.domains import NOWHERE
-from scheduling.core.gang_rules import GangRule, Placer, domains_with_room, placers
+from scheduling.core.gang_rules import GangRule, Placer, domains_with_room, most_in_empty_domain, placers
 from scheduling.core.room import Room, Want
 
 MOST_TRIED = 8  # of the domains with most room
@@ -20,6 +20,7 @@ def rule_numbers(room: Room, wants: tuple[Want, ...]) -> dict[str, object] | Non
     ``level``: in one domain of which they must lie (None: of none); ``domains``: how many there are that could be it;
     ``domain``: the one with room for most of the gang, or in which its other tasks are; ``fitting``: how many of the
     ``needed`` have room there, as far as the rule goes; ``apart``: of which level each needs a domain of its own;
+    ``possible``: how many an empty domain could hold at the most;
     ``unlabelled``: the nodes with room for a task that are in no domain of a level that the rule names.
     """
     rule = wants[0].rule
@@ -34,6 +35,7 @@ def rule_numbers(room: Room, wants: tuple[Want, ...]) -> dict[str, object] | Non
     else:
         level, by_room = domains_with_room(fleet, wants, rule)
         numbers["domains"] = len(by_room)
+        numbers["possible"] = max(most_in_empty_domain(fleet, wants, rule)[by_room].tolist(), default=0)
         for number in by_room[:MOST_TRIED].tolist():
             placed = room.count_placed(wants, Placer(fleet, rule, level.nodes(number)))
             if numbers["domain"] is None or placed > fitting:

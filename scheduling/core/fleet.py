@@ -592,6 +592,11 @@ class Fleet:
         """int64[N]: the most tasks of the request that fit on each node at once now, each counted up to ``limit``."""
         return placement_headroom.tasks_by_node(request, self._supply(request, self._slot(request)), limit)
 
+    def tasks_by_empty_node(self, request: Request, limit: int) -> np.ndarray:
+        """int64[N]: as ``tasks_by_node`` if nothing were bound on the nodes that are in service."""
+        seen = placement_headroom.emptied(self._tables, self._supply(request, self._slot(request)))
+        return placement_headroom.tasks_by_node(request, seen, limit)
+
     def _supply(self, request: Request, slot: int) -> placement_headroom.Supply:
         return placement_headroom.supply(self._tables, slot, request, self._allowed(slot))
 

@@ -61,6 +61,12 @@ def narrows_nothing(rule: GangRule, wants: Sequence[Wanted]) -> bool:
 
 def placers(fleet: Fleet, wants: Sequence[Wanted], rule: GangRule) -> Iterator[Placer]:
     """Ways to place all of ``wants`` under the rule, the best first; each has to be tried, until one does it."""
+    if rule.level is not None and (rule.held or rule.within != NOWHERE) and len({want.request for want in wants}) == 1:
+        # Nothing is to be weighed: one domain, or none.
+        level = fleet.level(rule.level)
+        for number in allowed_domains(level, rule).tolist():
+            yield Placer(fleet, rule, level.nodes(number))
+        return
     seen = _Sight(fleet, wants, rule)
     for area in _areas(seen):
         yield Placer(fleet, rule, area)
@@ -68,6 +74,13 @@ def placers(fleet: Fleet, wants: Sequence[Wanted], rule: GangRule) -> Iterator[P
             matched = seen.matched(area)
             if matched is not None:
                 yield Placer(fleet, rule, area, matched)
+
+
+def most_in_empty_domain(fleet: Fleet, wants: Sequence[Wanted], rule: GangRule) -> np.ndarray:
+    """int64[domains of the required level]: how many of the wants each could hold at the most if nothing were bound on
+    it, every request on its own."""
+    seen = _Sight(fleet, wants, rule, empty=True)
+    return seen.fitting(fleet.level(rule.level or ""), seen.needed)
 
 
 def domains_with_room(fleet: Fleet, wants: Sequence[Wanted], rule: GangRule) -> tuple[Level, np.ndarray]:
@@ -115,7 +128,7 @@ class Placer:
 class _Sight:
     """What each node, and each domain, could take of one gang now."""
 
-    def __init__(self, fleet: Fleet, wants: Sequence[Wanted], rule: GangRule):
+    def __init__(self, fleet: Fleet, wants: Sequence[Wanted], rule: GangRule, *, empty: bool = False):
         self.fleet, self.rule = fleet, rule
         self.needed: Counter[Request] = Counter()
         for want in wants:
@@ -123,7 +136,8 @@ class _Sight:
         self.whole = dict(rule.whole)
         most = {request: max(tasks, self.whole.get(request, 0)) for request, tasks in self.needed.items()}
         most |= {request: tasks for request, tasks in self.whole.items() if request not in most}
-        self.by_node = {request: fleet.tasks_by_node(request, tasks) for request, tasks in most.items()}
+        count = fleet.tasks_by_empty_node if empty else fleet.tasks_by_node
+        self.by_node = {request: count(request, tasks) for request, tasks in most.items()}
         self.room_by_node = fleet.room_by_node()
         self.apart: np.ndarray | None = None  # int64[N]: the domain of ``apart`` that a task there would take
         if rule.apart is not None:

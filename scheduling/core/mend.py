@@ -8,26 +8,20 @@ is left is moved. Where no replacement is found now, none is waited for: who wai
 from __future__ import annotations
 
 from scheduling.core.cycle import Candidate, Cycle
-from scheduling.core.model import PendingJob
 from scheduling.core.order import job_key
 from scheduling.core.reclaim import RoomToMake
 
 
 def mend(cycle: Cycle, room: RoomToMake) -> None:
     """Every running gang has its least again, or is noted in ``cycle.broken`` and counts as being stopped."""
-    cycle.broken += [job.id for job in cycle.snapshot.pending if job.held is not None and is_short(job)]
-    short = [candidate for candidate in cycle.candidates if is_short(candidate.job)]
+    cycle.broken += [job.id for job in cycle.snapshot.pending if job.held is not None and job.is_short]
+    short = [candidate for candidate in cycle.candidates if candidate.job.is_short]
     for candidate in sorted(short, key=lambda each: job_key(each.job, growing=True)):
         if not _replaced(cycle, candidate):
             cycle.broken.append(candidate.job.id)
     if cycle.broken:
         cycle.drop(cycle.broken)
         room.stop(cycle.broken)
-
-
-def is_short(job: PendingJob) -> bool:
-    """Whether it runs with fewer tasks than it needs. A service can do with any of its replicas."""
-    return job.growing and not job.service and any(group.placed < group.min_count for group in job.groups)
 
 
 def _replaced(cycle: Cycle, candidate: Candidate) -> bool:

@@ -192,6 +192,11 @@ class PendingJob:
         """Whether it is a service that runs with fewer replicas than its least."""
         return self.service and self.growing and any(group.placed < group.min_count for group in self.groups)
 
+    @property
+    def is_short(self) -> bool:
+        """Whether it runs with fewer tasks than it needs. A service can do with any of its replicas."""
+        return self.growing and not self.service and any(group.placed < group.min_count for group in self.groups)
+
 
 @dataclass(frozen=True, slots=True)
 class RunningTask:
@@ -316,7 +321,8 @@ class Start:
     """A job (or the growth of one) that begins now, all its ``tasks`` together.
 
     For the ledger: the ``rule`` that let it start, and the ``numbers`` of its team just before. ``rule`` is
-    ``cluster_wide``, ``guarantee`` (the team was below its guarantee), ``share`` (it was not), or ``growth``.
+    ``cluster_wide``, ``guarantee`` (the team was below its guarantee), ``share`` (it was not), ``growth``, or
+    ``replacement`` (of members that were lost with their node).
     """
 
     job_id: int

@@ -100,6 +100,22 @@ def supply(tables: Tables, slot: int, request: Request, labelled: np.ndarray) ->
     )
 
 
+def emptied(tables: Tables, seen: Supply) -> Supply:
+    """The same fleet with nothing bound on it."""
+    from scheduling.core import placement_kernels as k
+
+    devices, nodes = tables.devices, tables.nodes
+    whole = np.full_like(seen.compute, MILLI_PER_DEVICE)
+    return seen._replace(
+        compute=whole,
+        open=whole * (devices[k.D_HEALTHY] != 0),
+        memory=devices[k.D_MEMORY_ALL],
+        shareable=np.ones_like(seen.shareable),
+        cpu=nodes[:, k.N_CPU_ALL],
+        host=nodes[:, k.N_HOST_ALL],
+    )
+
+
 def headroom(request: Request, seen: Supply, possible_nodes: int) -> Headroom:
     there = seen.matching & seen.schedulable
     by_compute = seen.usable & (seen.compute >= seen.need_compute)

@@ -19,7 +19,14 @@ def place_sentence(n: Numbers) -> str:
             f"{_tasks(n)} where its others are, {_held_place(n)}{_and_apart(apart)}: there is room for {n['fitting']}"
         )
     found = _none_without_label(n, level) or f"{_one_of(n)} has room for {n['fitting']}"
-    return f"{_tasks(n)} {_in_one(level)} of {pool}{_and_apart(apart)}: {found}"
+    return f"{_tasks(n)} {_in_one(level)} of {pool}{_and_apart(apart)}: {found}{_even_empty(n)}"
+
+
+def _even_empty(n: Numbers) -> str:
+    """Where no domain could ever hold it."""
+    if not n["domains"] or n["possible"] >= n["needed"]:
+        return ""
+    return f", and none holds more than {n['possible']} even when empty"
 
 
 def kept_away_sentence(n: Numbers) -> str:

@@ -12,14 +12,14 @@ from typing import NamedTuple
 import numpy as np
 
 from scheduling.core.fleet import Fleet
-from scheduling.core.gang_rules import allowed_domains
+from scheduling.core.gang_rules import allowed_domains, most_in_empty_domain
 from scheduling.core.room import Want
 
 
 class Area(NamedTuple):
-    """Positions of nodes where room would help, and the wants that lie there and nowhere else."""
+    """Positions of nodes where room would help (None: room is not what is short), and the wants, held to lie there."""
 
-    nodes: frozenset[int]
+    nodes: frozenset[int] | None
     wants: tuple[Want, ...]
 
 
@@ -31,9 +31,12 @@ def search_areas(fleet: Fleet, wants: tuple[Want, ...]) -> list[Area]:
     if rule is None or rule.level is None:
         return [Area(possible, wants)]
     level = fleet.level(rule.level)
+    large_enough = most_in_empty_domain(fleet, wants, rule) >= sum(want.tasks for want in wants)
     able = np.isin(np.arange(len(level.of_node)), sorted(possible))
     areas = []
     for number in allowed_domains(level, rule).tolist():
+        if not large_enough[number]:
+            continue
         nodes = level.nodes(number)
         pinned = tuple(want._replace(rule=replace(rule, within=number)) for want in wants)
         areas.append(Area(frozenset(nodes[able[nodes]].tolist()), pinned))

@@ -40,6 +40,7 @@ class Victims:
         self._at = at
         self._gone: set[int] = set()  # ids of allocations that give way already
         self._by_node: dict[tuple[int, bool], dict[int, list[Unit]]] = {}
+        self._held_on: dict[int, tuple[int, int]] | None = None
         self._between: dict[tuple[int, int], tuple[int, tuple[int, ...]]] = {}
         self.shrinking: dict[int, list[Unit]] = {}
         self.stopping: dict[int, list[Unit]] = {}
@@ -111,6 +112,26 @@ class Victims:
             self._index()
         there = self._by_node.get((node, whole), {})
         return {leaf: [unit for unit in units if not self._is_gone(unit)] for leaf, units in there.items()}
+
+    def on_nodes(self, nodes: Collection[int], *, whole: bool) -> dict[int, list[Unit]]:
+        """As ``on_node``, for several together; no unit twice."""
+        found: dict[int, dict[int, Unit]] = {}
+        for node in sorted(nodes):
+            for leaf, units in self.on_node(node, whole=whole).items():
+                found.setdefault(leaf, {}).update((id(unit), unit) for unit in units)
+        return {leaf: sorted(units.values(), key=lambda unit: unit.order) for leaf, units in found.items()}
+
+    def at_most_on(self, nodes: Collection[int]) -> tuple[int, int]:
+        """No more than this could be freed on these nodes by all victims together: milli of devices, milli-cores."""
+        if self._held_on is None:
+            self._held_on = {}
+            for units in (*self.shrinking.values(), *self.stopping.values()):
+                for task in (task for unit in units for task in unit.tasks):
+                    milli, cpu = self._held_on.get(task.placement.node, (0, 0))
+                    at = task.placement
+                    self._held_on[at.node] = (milli + at.milli, cpu + at.cpu_milli)
+        there = [self._held_on.get(node, (0, 0)) for node in nodes]
+        return sum(milli for milli, _ in there), sum(cpu for _, cpu in there)
 
     def _index(self) -> None:
         for whole, by_leaf in ((False, self.shrinking), (True, self.stopping)):

@@ -57,16 +57,26 @@ def test_a_gang_that_fits_in_no_rack_waits_and_tells_the_best():
         "level": "rack", "domain": "r1", "domains": 2, "fitting": 2, "needed": 4, "unlabelled": 3,
     }  # fmt: skip
     assert found.text("g") == (
-        "4 tasks must start together in one rack of train: rack r1, the best of 2, has room for 2"
+        "4 tasks must start together in one rack of train: rack r1, the best of 2, has room for 2, "
+        "and none holds more than 2 even when empty"
     )
     assert reason.helps == {"request": {"topology": {"level": "rack", "required": False}}}
+
+
+def test_a_rack_that_is_full_now_is_not_too_small_for_ever():
+    found = one_team(*racks(r1=2)).runs("a", 1).job("g", "a", 4, tasks=2, topology=RACK).decide()
+    assert found.reason("g").numbers["possible"] == 2
+    assert found.text("g") == "2 tasks must start together in one rack of train: rack r1 has room for 1"
 
 
 def test_a_gang_on_one_host():
     world = one_team(*racks(r1=2)).job("g", "a", 1, tasks=4, topology=Topology("host")).decide()
     assert nodes_of(world, "g") == [0, 0, 0, 0]
     world = one_team(*racks(r1=2)).job("g", "a", 1, tasks=5, topology=Topology("host")).decide()
-    assert world.text("g") == "5 tasks must start together on one node of train: r1-0, the best of 2, has room for 4"
+    assert world.text("g") == (
+        "5 tasks must start together on one node of train: r1-0, the best of 2, has room for 4, "
+        "and none holds more than 4 even when empty"
+    )
 
 
 def test_nodes_without_the_label_are_in_no_rack():
@@ -198,7 +208,7 @@ def test_apart_and_together():
     found = one_team(*nodes).job("g", "a", 1, tasks=4, topology=RACK, apart="host").decide()
     assert found.text("g") == (
         "4 tasks must start together in one rack of train, each on a node of its own: "
-        "rack r3, the best of 3, has room for 3"
+        "rack r3, the best of 3, has room for 3, and none holds more than 3 even when empty"
     )
 
 

@@ -62,7 +62,7 @@ def test_a_replacement_moves_nobody_and_is_on_record(fleet):
     stays.refresh_from_db()
     assert (stays.state, stays.released_at) == ("running", None)
     assert set(Task.objects.filter(job=job).values_list("state", flat=True)) == {"running"}
-    assert Decision.objects.filter(job=job, kind="grow").count() == 1
+    assert Decision.objects.filter(job=job, kind="grow", rule="replacement").count() == 1
     assert Event.objects.filter(job_id=job.pk, kind="job.lost_tasks", data__tasks=1).count() == 1
     assert fleet.clockwork.scheduler.picture.check() == []
     assert sum(node(0).devices.values_list("compute_allocated_milli", flat=True)) == 0
