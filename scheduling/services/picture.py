@@ -376,7 +376,7 @@ class Picture:
         spent = ports.budgets.spent({job.team_id for job in rows})
         told = held_numbers([job for job in rows if job.hold])
         services = [job.pk for job in rows if job.kind == Job.Kind.SERVICE]
-        rests = restarts.rests(services) if services else {}
+        rests = restarts.rests(services, now) if services else {}
         for job in rows:
             self.resting.pop(job.pk, None)
             if job.state != Job.State.PENDING:

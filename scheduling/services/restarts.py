@@ -24,6 +24,7 @@ FIRST = timedelta(seconds=1)
 LONGEST = timedelta(minutes=5)
 STABLE = timedelta(minutes=10)
 MOST_LOOKED_AT = 10  # short lives in a row after which the wait is the longest anyway
+WINDOW = MOST_LOOKED_AT * (STABLE + LONGEST)  # how far back lives are looked at: so many short ones fit into it
 # Ends that are the platform's doing, not the job's: no retry is used up, and no replica waits for them.
 PLATFORM_ENDS = frozenset({"node_lost", "lost_at_start"})
 
@@ -47,7 +48,7 @@ class Rest:
     reason: str
 
 
-def rests(job_ids: Sequence[int]) -> dict[int, dict[int, Rest]]:
+def rests(job_ids: Sequence[int], now: datetime) -> dict[int, dict[int, Rest]]:
     """Job → task → its rest, over or not, of every waiting replica of these services whose last life it ended itself.
 
     Jobs of other kinds are left out.
@@ -58,7 +59,7 @@ def rests(job_ids: Sequence[int]) -> dict[int, dict[int, Rest]]:
         for task_id, job_id, group in waiting.filter(restarts__gt=0).values_list("id", "job_id", "group__position")
     }
     lives: dict[int, list[Allocation]] = defaultdict(list)
-    released = Allocation.objects.filter(task_id__in=list(tasks), released_at__isnull=False)
+    released = Allocation.objects.filter(task_id__in=list(tasks), released_at__gt=now - WINDOW)
     for row in released.order_by("-id"):
         if len(lives[row.task_id]) < MOST_LOOKED_AT:
             lives[row.task_id].append(row)
