@@ -544,7 +544,7 @@ class Fleet:
     def possible_nodes(self, request: Request) -> frozenset[int]:
         """Positions of the nodes in service that could host one task of the request if nothing else ran on them."""
         slot = self._slot(request)
-        self._k.place(self._tables, slot)  # so that the leaves are up to date
+        self._kernels.place(self._tables, slot)  # so that the leaves are up to date
         leaves = self._tables.trees[slot, -self._base :][: len(self._node_ids)]
         return frozenset(np.flatnonzero((leaves != self._k.NEVER) & self._schedulable()).tolist())
 

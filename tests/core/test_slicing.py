@@ -242,7 +242,7 @@ def test_a_limit_counts_what_is_granted():
 
 
 def test_what_is_rounded_up_says_so_where_it_does_not_fit():
-    world = npu_world(VNPU).jobs_of("a", 3, 0.4).job("last", "a", 0.55).job("lesser", "a", 0.2)
+    world = npu_world(VNPU).jobs_of("a", 3, 0.4).job("last", "a", 0.55).job("lesser", "a", 0.2, at=3)
     plan = world.decide()
     assert plan.started == ["a-1", "a-2", "a-3", "lesser"]
     assert plan.text("last") == (
