@@ -35,7 +35,8 @@ class FirstEstimates:
         """Takes note of what the pool's waiting jobs say now."""
         waiting = Job.objects.filter(pool=pool, state=Job.State.PENDING, estimated_start__isnull=False)
         for job_id, moment in waiting.values_list("pk", "estimated_start"):
-            self.first.setdefault(job_id, moment)
+            if moment is not None:
+                self.first.setdefault(job_id, moment)
 
     def figures(self, pool: Pool, limits: Limits) -> dict[str, Any]:
         """Of the jobs that waited and started: how many had an estimate, and actual − estimated in seconds.
