@@ -51,7 +51,9 @@ class Estimates:
         if self._stored is None:
             rows = Job.objects.filter(estimated_start__isnull=False).exclude(started_at__isnull=False)
             self._stored = {
-                job_id: microseconds(moment) for job_id, moment in rows.values_list("pk", "estimated_start")
+                job_id: microseconds(moment)
+                for job_id, moment in rows.values_list("pk", "estimated_start")
+                if moment is not None
             }
         waiting = {job_id for job_id, job in picture.pending.items() if not job.growing}
         wanted = {job_id: moment for job_id, moment in self._found.items() if job_id in waiting}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -222,6 +223,20 @@ def test_a_job_that_waits_says_why_with_numbers(world: Any, sign_in: Any) -> Non
     seen = text(sign_in("bob").get(reverse("job", args=[job.pk])))
     assert "would pass its limit in train: 0 of 2 GPUs in use, this job needs 4" in seen
     assert "a limit of 4 GPUs for nlp, 2 more than now" in seen
+
+
+def test_a_job_that_waits_says_when_it_starts_if_that_can_be_told(world: Any, sign_in: Any) -> None:
+    world.submit(name="endless", gpus=4)
+    blocker = world.submit(name="blocker", gpus=4, time_limit="2h")
+    job = world.submit(name="next", gpus=4)
+    after = world.submit(name="after-it", gpus=4)
+    world.settle()
+    job.refresh_from_db()
+    blocker.refresh_from_db()
+    assert job.estimated_start == blocker.started_at + timedelta(hours=2)
+    client = sign_in("bob")
+    assert "It starts about" in text(client.get(reverse("job", args=[job.pk])))
+    assert "Nobody can tell yet when it starts" in text(client.get(reverse("job", args=[after.pk])))
 
 
 def test_a_job_shows_where_it_runs_and_what_it_costs(world: Any, sign_in: Any) -> None:
