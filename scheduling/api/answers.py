@@ -36,6 +36,7 @@ class GrantedSerializer(serializers.Serializer):
     """What each task was given of the devices of one model, in the words of the request: it can be more than was asked
     where devices are cut by templates or given whole. This is what counts and is billed."""
 
+    group = serializers.CharField()
     model = serializers.CharField()
     devices = serializers.IntegerField()
     gpus = serializers.FloatField()
@@ -56,20 +57,13 @@ class GroupSerializer(serializers.ModelSerializer):
     vendor = serializers.ListField(source="vendors_allowed", child=serializers.CharField())
     node_selector = serializers.DictField(child=serializers.CharField())
     command = serializers.ListField(child=serializers.CharField(), allow_null=True)
-    granted = serializers.SerializerMethodField(help_text="the different slices that its tasks hold now")
 
     class Meta:
         model = TaskGroup
         fields = (
             *("name", "tasks", "min_tasks", "devices", "gpus", "gpu_memory_mib", "cpu", "memory_gib", "model"),
-            *("vendor", "node_selector", "min_device_memory_mib", "command", "granted"),
+            *("vendor", "node_selector", "min_device_memory_mib", "command"),
         )
-
-    @extend_schema_field(GrantedSerializer(many=True))
-    def get_granted(self, group: TaskGroup) -> list[dict[str, Any]]:
-        if group.job_id not in self.context["granted"]:
-            self.context["granted"][group.job_id] = granted_to_groups(group.job_id)
-        return [dict(told(each)) for each in self.context["granted"][group.job_id].get(group.pk, ())]
 
     @extend_schema_field(NUMBER_OR_NULL)
     def get_gpus(self, group: TaskGroup) -> float | int | None:
@@ -148,14 +142,22 @@ class JobSerializer(serializers.ModelSerializer):
 
 
 class JobDetailSerializer(JobSerializer):
-    """A job with its request. ``environment`` is null for those who may only look: it often holds secrets."""
+    """A job with its request, and what is ``granted`` for it: the different slices that its tasks hold now.
+    ``environment`` is null for those who may only look: it often holds secrets."""
 
     groups = GroupSerializer(source="figures.groups", many=True)
+    granted = serializers.SerializerMethodField()
     command = serializers.ListField(child=serializers.CharField())
     environment = serializers.SerializerMethodField()
 
     class Meta(JobSerializer.Meta):
-        fields = (*JobSerializer.Meta.fields, "groups", "command", "image", "environment")
+        fields = (*JobSerializer.Meta.fields, "groups", "granted", "command", "image", "environment")
+
+    @extend_schema_field(GrantedSerializer(many=True))
+    def get_granted(self, job: Job) -> list[dict[str, Any]]:
+        found = granted_to_groups(job.pk) if job.figures.allocated else {}  # type: ignore[attr-defined]
+        groups = job.figures.groups  # type: ignore[attr-defined]
+        return [{"group": group.name, **told(each)} for group in groups for each in found.get(group.pk, ())]
 
     @extend_schema_field({"type": ["object", "null"], "additionalProperties": {"type": "string"}})
     def get_environment(self, job: Job) -> dict[str, str] | None:
@@ -173,7 +175,7 @@ def jobs_told(
     ids = visible_team_ids(user)
     seen = None if ids is None else frozenset(Team.objects.filter(pk__in=ids).values_list("slug", flat=True))
     serializer = JobDetailSerializer if detail else JobSerializer
-    return list(serializer(jobs, many=True, context={"seen": seen, "may_stop": may_stop, "granted": {}}).data)
+    return list(serializer(jobs, many=True, context={"seen": seen, "may_stop": may_stop}).data)
 
 
 class SliceSerializer(serializers.ModelSerializer):
