@@ -301,7 +301,7 @@ def _pending(pools: Sequence[Pool]) -> dict[int, Counter[int]]:
         {**row, "job__pool_ids": [row["job__pool_id"]]}
         for row in growing.values("job__team_id", "job__pool_id", **shape).annotate(tasks=Count("id"))
     ]
-    kinds = device_kinds(by_id) if any(row["devices"] for row in rows) else {}
+    kinds = device_kinds(by_id) if any(_may_be_rounded(row) for row in rows) else {}
     for row in rows:
         for pool_id in dict.fromkeys(row["job__pool_ids"]):
             pool = by_id.get(pool_id)
@@ -313,10 +313,15 @@ def _pending(pools: Sequence[Pool]) -> dict[int, Counter[int]]:
     return found
 
 
+def _may_be_rounded(row: Mapping[str, Any]) -> bool:
+    """Whether what it counts depends on the devices: all that asks for a part of one, or for memory."""
+    return row["devices"] > 0 and row["compute_milli"] != MILLI_PER_DEVICE
+
+
 def _least_milli(row: Mapping[str, Any], pool: Pool, kinds: Sequence[DeviceKind]) -> int:
     """The least that one such task can count: on the device where its slice is the smallest."""
-    if not row["devices"]:
-        return 0
+    if not _may_be_rounded(row):
+        return row["devices"] * (row["compute_milli"] or 0)
     asked = TaskGroup(**{name: row[name] for name in SHAPE})
     found = offers(asked, asked.models_allowed, asked.vendors_allowed, kinds, pool.step_milli)
     # A fraction that nothing here serves still waits for that much; of memory alone it is not known how much that is.

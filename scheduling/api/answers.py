@@ -36,6 +36,7 @@ class GrantedSerializer(serializers.Serializer):
     """What each task was given of the devices of one model, in the words of the request: it can be more than was asked
     where devices are cut by templates or given whole. This is what counts and is billed."""
 
+    group = serializers.CharField()
     model = serializers.CharField()
     devices = serializers.IntegerField()
     gpus = serializers.FloatField()
@@ -57,20 +58,17 @@ class GroupSerializer(serializers.ModelSerializer):
     node_selector = serializers.DictField(child=serializers.CharField())
     tolerations = serializers.DictField(child=serializers.CharField())
     command = serializers.ListField(child=serializers.CharField(), allow_null=True)
-    granted = serializers.SerializerMethodField(help_text="the different slices that its tasks hold now")
 
     class Meta:
         model = TaskGroup
         fields = (
             *("name", "tasks", "min_tasks", "devices", "gpus", "gpu_memory_mib", "cpu", "memory_gib", "model"),
+<<<<<<< HEAD
             *("vendor", "node_selector", "tolerations", "min_device_memory_mib", "command", "granted"),
+=======
+            *("vendor", "node_selector", "min_device_memory_mib", "command"),
+>>>>>>> slices
         )
-
-    @extend_schema_field(GrantedSerializer(many=True))
-    def get_granted(self, group: TaskGroup) -> list[dict[str, Any]]:
-        if group.job_id not in self.context["granted"]:
-            self.context["granted"][group.job_id] = granted_to_groups(group.job_id)
-        return [dict(told(each)) for each in self.context["granted"][group.job_id].get(group.pk, ())]
 
     @extend_schema_field(NUMBER_OR_NULL)
     def get_gpus(self, group: TaskGroup) -> float | int | None:
@@ -168,20 +166,32 @@ class TopologySerializer(serializers.Serializer):
 
 
 class JobDetailSerializer(JobSerializer):
-    """A job with its request. ``environment`` is null for those who may only look: it often holds secrets."""
+    """A job with its request, and what is ``granted`` for it: the different slices that its tasks hold now.
+    ``environment`` is null for those who may only look: it often holds secrets."""
 
     topology = TopologySerializer(allow_null=True)
     apart = serializers.SerializerMethodField(help_text="no two of its tasks share a domain of this level")
     groups = GroupSerializer(source="figures.groups", many=True)
+    granted = serializers.SerializerMethodField()
     command = serializers.ListField(child=serializers.CharField())
     environment = serializers.SerializerMethodField()
 
     class Meta(JobSerializer.Meta):
+<<<<<<< HEAD
         fields = (*JobSerializer.Meta.fields, "groups", "topology", "apart", "command", "image", "environment")
 
     @extend_schema_field({"type": ["string", "null"], "enum": [*WIDEST_FIRST, None]})
     def get_apart(self, job: Job) -> str | None:
         return job.apart or None
+=======
+        fields = (*JobSerializer.Meta.fields, "groups", "granted", "command", "image", "environment")
+
+    @extend_schema_field(GrantedSerializer(many=True))
+    def get_granted(self, job: Job) -> list[dict[str, Any]]:
+        found = granted_to_groups(job.pk) if job.figures.allocated else {}  # type: ignore[attr-defined]
+        groups = job.figures.groups  # type: ignore[attr-defined]
+        return [{"group": group.name, **told(each)} for group in groups for each in found.get(group.pk, ())]
+>>>>>>> slices
 
     @extend_schema_field({"type": ["object", "null"], "additionalProperties": {"type": "string"}})
     def get_environment(self, job: Job) -> dict[str, str] | None:
@@ -198,6 +208,7 @@ def jobs_told(
         job.figures = figures[job.pk]  # type: ignore[attr-defined]
     named = jobs_named(reason for job in jobs for reason in job.reasons)
     serializer = JobDetailSerializer if detail else JobSerializer
+<<<<<<< HEAD
     context = {
         "seen": teams_seen(user),
         "jobs_seen": jobs_seen(user, named),
@@ -206,6 +217,9 @@ def jobs_told(
         "links": links_of([job.pk for job in jobs], visible_team_ids(user)),
     }
     return list(serializer(jobs, many=True, context=context).data)
+=======
+    return list(serializer(jobs, many=True, context={"seen": seen, "may_stop": may_stop}).data)
+>>>>>>> slices
 
 
 class SliceSerializer(serializers.ModelSerializer):

@@ -35,7 +35,8 @@ from scheduling.core.room import Room, Want
 from scheduling.core.time_ahead import Found, Tenure, TimeAhead, entitled, would_end
 
 MOST_TRIED = 16  # different jobs of one pool for which one cycle looks ahead
-NO_MATTER_OF_TIME = frozenset({"pool_unavailable", "class_cap", "next_cycle"})
+# What time does not mend, or what is between the jobs of one member: who fills the own limit keeps nobody else waiting.
+NO_MATTER_OF_TIME = frozenset({"pool_unavailable", "class_cap", "next_cycle", "over_user_limit"})
 
 
 class Kept:

@@ -21,7 +21,7 @@ from scheduling.core.future import Future
 from scheduling.core.model import Placement, RunningJob, RunningTask, TaskStart
 from scheduling.core.room import Room
 
-LIMITS = frozenset({"over_limit", "over_user_limit"})
+LIMITS = frozenset({"over_limit", "over_memory_limit"})
 MOST_NODES = 256  # that are looked at for where least has to go; the best come first
 
 

@@ -24,13 +24,13 @@ def test_a_job_tells_what_it_asked_for_and_what_it_was_granted(api, world):
     cut(world)
     memory = {"team": "nlp", "pool": "train", "gpu_memory_mib": 30720}
     job = api["bob"].post("/jobs", memory)
-    assert job["groups"][0]["granted"] == []
+    assert job["granted"] == []
     settled(world)
     told = api["bob"].get(f"/jobs/{job['id']}")
     (group,) = told["groups"]
     assert (group["gpus"], group["gpu_memory_mib"]) == (None, 30720)
     granted = {"model": "A100-80G", "devices": 1, "gpus": 0.5, "gpu_memory_mib": 40960, "template": "vir04"}
-    assert group["granted"] == [granted]
+    assert told["granted"] == [{"group": "task", **granted}]
     assert told["allocated"] == 0.5
     (allocation,) = api["bob"].get(f"/jobs/{job['id']}/allocations")["results"]
     assert allocation["requested"] == {"devices": 1, "gpus": None, "gpu_memory_mib": 30720}
@@ -43,9 +43,16 @@ def test_slices_that_are_as_asked_say_so_without_a_template(api, world):
     job = api["bob"].post("/jobs", {**HELLO, "gpus": 0.25, "devices": 2})
     whole = api["bob"].post("/jobs", {**HELLO, "gpus": 3})
     settled(world)
-    (granted,) = api["bob"].get(f"/jobs/{job['id']}")["groups"][0]["granted"]
-    assert granted == {"model": "A100-80G", "devices": 2, "gpus": 0.25, "gpu_memory_mib": 20480, "template": None}
-    (granted,) = api["bob"].get(f"/jobs/{whole['id']}")["groups"][0]["granted"]
+    (granted,) = api["bob"].get(f"/jobs/{job['id']}")["granted"]
+    assert granted == {
+        "group": "task",
+        "model": "A100-80G",
+        "devices": 2,
+        "gpus": 0.25,
+        "gpu_memory_mib": 20480,
+        "template": None,
+    }
+    (granted,) = api["bob"].get(f"/jobs/{whole['id']}")["granted"]
     assert (granted["devices"], granted["gpus"], granted["gpu_memory_mib"]) == (3, 3, 81920)
 
 
