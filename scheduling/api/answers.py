@@ -63,11 +63,7 @@ class GroupSerializer(serializers.ModelSerializer):
         model = TaskGroup
         fields = (
             *("name", "tasks", "min_tasks", "devices", "gpus", "gpu_memory_mib", "cpu", "memory_gib", "model"),
-<<<<<<< HEAD
-            *("vendor", "node_selector", "tolerations", "min_device_memory_mib", "command", "granted"),
-=======
-            *("vendor", "node_selector", "min_device_memory_mib", "command"),
->>>>>>> slices
+            *("vendor", "node_selector", "tolerations", "min_device_memory_mib", "command"),
         )
 
     @extend_schema_field(NUMBER_OR_NULL)
@@ -177,21 +173,20 @@ class JobDetailSerializer(JobSerializer):
     environment = serializers.SerializerMethodField()
 
     class Meta(JobSerializer.Meta):
-<<<<<<< HEAD
-        fields = (*JobSerializer.Meta.fields, "groups", "topology", "apart", "command", "image", "environment")
+        fields = (
+            *JobSerializer.Meta.fields,
+            *("groups", "granted", "topology", "apart", "command", "image", "environment"),
+        )
 
     @extend_schema_field({"type": ["string", "null"], "enum": [*WIDEST_FIRST, None]})
     def get_apart(self, job: Job) -> str | None:
         return job.apart or None
-=======
-        fields = (*JobSerializer.Meta.fields, "groups", "granted", "command", "image", "environment")
 
     @extend_schema_field(GrantedSerializer(many=True))
     def get_granted(self, job: Job) -> list[dict[str, Any]]:
         found = granted_to_groups(job.pk) if job.figures.allocated else {}  # type: ignore[attr-defined]
         groups = job.figures.groups  # type: ignore[attr-defined]
         return [{"group": group.name, **told(each)} for group in groups for each in found.get(group.pk, ())]
->>>>>>> slices
 
     @extend_schema_field({"type": ["object", "null"], "additionalProperties": {"type": "string"}})
     def get_environment(self, job: Job) -> dict[str, str] | None:
@@ -208,18 +203,13 @@ def jobs_told(
         job.figures = figures[job.pk]  # type: ignore[attr-defined]
     named = jobs_named(reason for job in jobs for reason in job.reasons)
     serializer = JobDetailSerializer if detail else JobSerializer
-<<<<<<< HEAD
     context = {
         "seen": teams_seen(user),
         "jobs_seen": jobs_seen(user, named),
         "may_stop": may_stop,
-        "granted": {},
         "links": links_of([job.pk for job in jobs], visible_team_ids(user)),
     }
     return list(serializer(jobs, many=True, context=context).data)
-=======
-    return list(serializer(jobs, many=True, context={"seen": seen, "may_stop": may_stop}).data)
->>>>>>> slices
 
 
 class SliceSerializer(serializers.ModelSerializer):
