@@ -11,6 +11,7 @@ from events.errors import Invalid
 
 ALWAYS = datetime(1970, 1, 1, tzinfo=UTC)  # where a span has no beginning of its own
 NEVER = datetime(9999, 1, 1, tzinfo=UTC)  # and where it has no end
+MONTH = r"^(19[89]|20[0-9]|21[0-9])[0-9]-(0[1-9]|1[0-2])$"
 MONTHS = {"month": 1, "quarter": 3, "year": 12}
 
 
@@ -47,11 +48,10 @@ def month_of(moment: datetime, zone_name: str) -> date:
 
 
 def month_named(text: str, field: str = "month") -> date:
-    """``2026-03`` as its first day. Raises Invalid for anything else."""
-    found = re.fullmatch(r"([0-9]{4})-(0[1-9]|1[0-2])", text, re.ASCII) if isinstance(text, str) else None
-    if found is None or not 1971 <= int(found[1]) <= 9000:
+    """``2026-03`` as its first day, of the years 1980 to 2199. Raises Invalid for anything else."""
+    if not isinstance(text, str) or re.fullmatch(MONTH, text, re.ASCII) is None:
         raise Invalid.at(field, "must be a month such as 2026-03", value=text)
-    return date(int(found[1]), int(found[2]), 1)
+    return date(int(text[:4]), int(text[5:]), 1)
 
 
 def period_at(

@@ -179,7 +179,8 @@ def test_a_budget_is_set_by_its_form_and_removed_by_its_action(operator, world):
     assert world.submit(gpus=1).hold == "budget"
     operator.post(address(Budget, "change", budget.pk), {**form, "amount": "5"})
     budget.refresh_from_db()
-    assert (budget.amount, budget.team) == (5, world.teams["nlp"])
+    assert budget.amount == 5
+    assert budget.team == world.teams["nlp"]
     assert Job.objects.get().hold == ""
     operator.post(address(Budget, "changelist"), {"action": "remove", "_selected_action": [budget.pk]})
     assert not Budget.objects.exists()

@@ -17,7 +17,7 @@ from rest_framework.response import Response
 from billing import invoicing
 from billing.drafts import Line
 from billing.models import Invoice, InvoiceLine
-from billing.periods import month_named
+from billing.periods import MONTH, month_named
 from billing.services.invoices import credit_invoice, issue_invoice
 from billing.terms import terms
 from events.errors import NotThere
@@ -31,7 +31,6 @@ from wire.strict import Strict
 from wire.views import ApiView
 
 INVOICES = Listing[Invoice]({"issued_at": "issued_at"}, default="-issued_at")
-MONTH = r"^[0-9]{4}-(0[1-9]|1[0-2])$"
 TWO_PLACES = r"^-?[0-9]+\.[0-9]{2}$"
 EXACT = r"^-?[0-9]+(\.[0-9]+)?$"
 SUMS = ("net", "tax", "total", "prepaid", "due")
