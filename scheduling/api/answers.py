@@ -12,7 +12,7 @@ from rest_framework import serializers
 from inventory.models import Pool
 from scheduling.core.units import MILLI_PER_DEVICE, gpus_from_milli
 from scheduling.models import Allocation, AllocationDevice, Decision, Job, PriorityClass, TaskGroup
-from scheduling.selectors import job_figures, jobs_seen, teams_seen
+from scheduling.selectors import job_figures, jobs_seen, named_to
 from scheduling.telling import decision_told, jobs_named, reason_told
 from wire.fields import Moment, Money, Quantity, decimal_text
 
@@ -150,9 +150,9 @@ def jobs_told(
     figures = job_figures(jobs, now)
     for job in jobs:
         job.figures = figures[job.pk]  # type: ignore[attr-defined]
-    named = jobs_named(reason for job in jobs for reason in job.reasons)
+    teams, named = named_to(user, jobs_named(reason for job in jobs for reason in job.reasons))
     serializer = JobDetailSerializer if detail else JobSerializer
-    context = {"seen": teams_seen(user), "jobs_seen": jobs_seen(user, named), "may_stop": may_stop}
+    context = {"seen": teams, "jobs_seen": named, "may_stop": may_stop}
     return list(serializer(jobs, many=True, context=context).data)
 
 

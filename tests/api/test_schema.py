@@ -81,8 +81,11 @@ THERE: dict[str, Any] = {}
 
 @SCHEMA.hook
 def map_path_parameters(context: Any, path_parameters: dict[str, Any] | None) -> dict[str, Any] | None:
-    """What is drawn mostly names nothing: things that are there take its place."""
-    return path_parameters and {name: THERE.get(name, value) for name, value in path_parameters.items()}
+    """What is drawn mostly names nothing: things that are there take its place. What is no number at all stays none."""
+    return path_parameters and {
+        name: THERE[name] if isinstance(value, type(THERE.get(name))) else value
+        for name, value in path_parameters.items()
+    }
 
 
 @pytest.fixture
