@@ -13,6 +13,7 @@ from scheduling.core.units import format_gpus
 from scheduling.models import (
     Allocation,
     AllocationDevice,
+    CycleRecord,
     Decision,
     Job,
     PastUse,
@@ -160,6 +161,18 @@ class DecisionAdmin(ReadOnly):
     list_filter = ("kind", "rule", "pool", "team")
     search_fields = ("=job__id", "job__name")
     list_select_related = ("job", "team", "pool")
+
+
+@admin.register(CycleRecord)
+class CycleRecordAdmin(ReadOnly):
+    """What was kept of cycles. The records themselves are for ``manage.py explain``, which writes one to a file."""
+
+    list_display = ("id", "cycle", "at", "size")
+    search_fields = ("=cycle",)
+    exclude = ("body",)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[CycleRecord]:
+        return super().get_queryset(request).defer("body")
 
 
 @admin.register(SchedulerLease)

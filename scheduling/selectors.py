@@ -50,21 +50,29 @@ def visible_job(user: Any, job_id: int) -> Job:
 
 def jobs_seen(user: Any, ids: Collection[int]) -> frozenset[int] | None:
     """Those of these jobs that ``user`` may see; None where it sees every job."""
-    seen = visible(user)
-    if not seen:
+    return _jobs_of(visible_team_ids(user), ids)
+
+
+def named_to(user: Any, job_ids: Collection[int]) -> tuple[frozenset[str] | None, frozenset[int] | None]:
+    """The slugs of the teams that ``user`` may see, and those of these jobs; each None where it sees all."""
+    teams = visible_team_ids(user)
+    if teams is None:
+        return None, None
+    slugs = frozenset(Team.objects.filter(pk__in=teams).values_list("slug", flat=True))
+    return slugs, _jobs_of(teams, job_ids)
+
+
+def _jobs_of(teams: Collection[int] | None, ids: Collection[int]) -> frozenset[int] | None:
+    if teams is None:
         return None
-    return frozenset(Job.objects.filter(seen, pk__in=ids).values_list("pk", flat=True)) if ids else frozenset()
-
-
-def teams_seen(user: Any) -> frozenset[str] | None:
-    """The slugs of the teams that ``user`` may see; None where it sees all."""
-    ids = visible_team_ids(user)
-    return None if ids is None else frozenset(Team.objects.filter(pk__in=ids).values_list("slug", flat=True))
+    # Asked of none too: a page takes as many questions whatever its rows name.
+    rows = Job.objects.filter(team_id__in=teams, pk__in={0, *ids}).order_by()
+    return frozenset(rows.values_list("pk", flat=True))
 
 
 def reasons_for(user: Any, reasons: Sequence[Mapping[str, Any]], unit: str) -> list[dict[str, Any]]:
     """Stored reasons for a page that ``user`` looks at: nobody's team or job is named that it may not see."""
-    teams, jobs = teams_seen(user), jobs_seen(user, jobs_named(reasons))
+    teams, jobs = named_to(user, jobs_named(reasons))
     return [reason_shown(each, unit, teams, jobs) for each in reasons]
 
 

@@ -13,7 +13,7 @@ from inventory.models import Pool
 from scheduling.core.units import MILLI_PER_DEVICE, gpus_from_milli
 from scheduling.granted import granted_to_groups, template_of, told
 from scheduling.models import Allocation, AllocationDevice, Decision, Job, PriorityClass, TaskGroup
-from scheduling.selectors import job_figures, jobs_seen, links_of, teams_seen
+from scheduling.selectors import job_figures, jobs_seen, links_of, named_to
 from scheduling.services.place_rules import WIDEST_FIRST
 from scheduling.telling import decision_told, jobs_named, reason_told
 from tenants.policy import visible_team_ids
@@ -201,14 +201,10 @@ def jobs_told(
     figures = job_figures(jobs, now)
     for job in jobs:
         job.figures = figures[job.pk]  # type: ignore[attr-defined]
-    named = jobs_named(reason for job in jobs for reason in job.reasons)
+    teams, named = named_to(user, jobs_named(reason for job in jobs for reason in job.reasons))
     serializer = JobDetailSerializer if detail else JobSerializer
-    context = {
-        "seen": teams_seen(user),
-        "jobs_seen": jobs_seen(user, named),
-        "may_stop": may_stop,
-        "links": links_of([job.pk for job in jobs], visible_team_ids(user)),
-    }
+    links = links_of([job.pk for job in jobs], visible_team_ids(user))
+    context = {"seen": teams, "jobs_seen": named, "may_stop": may_stop, "links": links}
     return list(serializer(jobs, many=True, context=context).data)
 
 

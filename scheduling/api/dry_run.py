@@ -10,7 +10,7 @@ from rest_framework import serializers
 from inventory.models import Pool
 from scheduling.api.answers import ReasonSerializer
 from scheduling.core.units import MILLI_PER_DEVICE, gpus_from_milli
-from scheduling.selectors import jobs_seen, teams_seen
+from scheduling.selectors import named_to
 from scheduling.services.dry_run import Landing, Outcome
 from scheduling.services.requests import GroupSpec
 from scheduling.telling import jobs_named, reason_told
@@ -83,8 +83,7 @@ class DryRunSerializer(serializers.Serializer):
 def outcomes_told(outcomes: Sequence[Outcome], user: Any) -> list[dict[str, Any]]:
     """The outcomes as they are answered to ``user``: nobody's job or team is named that it may not see."""
     named = jobs_named(reason for each in outcomes for reason in each.reasons)
-    jobs = jobs_seen(user, named | {job_id for each in outcomes for job_id in each.gives_way})
-    teams = teams_seen(user)
+    teams, jobs = named_to(user, named | {job_id for each in outcomes for job_id in each.gives_way})
     return list(DryRunSerializer([_told(each, teams, jobs) for each in outcomes], many=True).data)
 
 
