@@ -21,7 +21,7 @@ among those of which it takes least.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -78,6 +78,15 @@ class PlacedEach:
     nodes: np.ndarray  # int64: position of the node, -1 where it did not fit
     milli: np.ndarray  # int64: what it took
     fragmentation_milli: np.ndarray  # float64: of the whole fleet after it
+
+
+@dataclass(frozen=True, slots=True)
+class _Headrooms:
+    """What was worked out for one version of the fleet. ``of_devices``: by request without its CPU and host memory."""
+
+    version: int
+    of_request: dict[Request, Headroom] = field(default_factory=dict)
+    of_devices: dict[Request, placement_headroom.Devices] = field(default_factory=dict)
 
 
 def compile_kernels(score: Score = "binpack") -> None:
@@ -156,7 +165,8 @@ class Fleet:
         self._slots: dict[Request, int] = {}  # in order of last use
         self._labelled: dict[int, np.ndarray] = {}  # by slot, where the shape asks for labels
         self._every_node = np.ones(node_count, dtype=np.bool_)
-        self._headrooms: tuple[int, dict[Request, Headroom]] = (0, {})
+        self._headrooms = _Headrooms(0)
+        self._possible: dict[Request, int] = {}
         rule = self.score if self.typical or self.score not in ("fragmentation", "lookahead") else "binpack"
         typical = typical_tables(self.typical, self._classes, self.step_milli)
         most_devices = max((len(node.devices) for node in ordered), default=0)
@@ -454,16 +464,25 @@ class Fleet:
 
     def headroom(self, request: Request) -> Headroom:
         """What there is for the request now, and what is short where it does not fit."""
-        version, known = self._headrooms
-        if version != self.version:
-            known = {}
-            self._headrooms = (self.version, known)
+        if self._headrooms.version != self.version:
+            self._headrooms = _Headrooms(self.version)
+        known, there = self._headrooms.of_request, self._headrooms.of_devices
         if request not in known:
+            alike = replace(request, cpu_milli=0, host_memory_mib=0)
+            if alike not in there:
+                there[alike] = placement_headroom.devices(request, self._supply(request, self._slot(request)))
+            known[request] = placement_headroom.headroom(request, there[alike], self._possible_count(request))
+        return known[request]
+
+    def _possible_count(self, request: Request) -> int:
+        """``Headroom.possible_nodes``; what a node could host if it were empty never changes."""
+        if request not in self._possible:
+            if len(self._possible) >= MOST_SHAPES:
+                self._possible.clear()
             slot = self._slot(request)
             self._kernels.place(self._tables, slot)  # so that the leaves are up to date
-            possible = self._tables.trees[slot, -self._base :] != self._k.NEVER
-            known[request] = placement_headroom.headroom(request, self._supply(request, slot), int(possible.sum()))
-        return known[request]
+            self._possible[request] = int((self._tables.trees[slot, -self._base :] != self._k.NEVER).sum())
+        return self._possible[request]
 
     def possible_nodes(self, request: Request) -> frozenset[int]:
         """Positions of the nodes in service that could host one task of the request if nothing else ran on them."""
