@@ -179,6 +179,8 @@ class Search:
     def _search(self, case: _Case, rules: tuple[Rule, ...]) -> tuple[Claim, list[Chosen]] | None:
         """The claim and those who give way to it, or None with everything as before."""
         nodes = self._nodes(case)
+        if nodes is not None and not nodes:
+            return None  # no node could ever host it
         found = self._in_turn(case, rules, nodes)
         if found is None and nodes is not None and case.gave:
             found = self._node_by_node(case, rules, nodes)

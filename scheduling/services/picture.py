@@ -21,14 +21,17 @@ from scheduling.core.fleet import Fleet
 from scheduling.core.lookahead import MIN_SEEN
 from scheduling.models import Allocation, AllocationDevice, Job, Task, TaskGroup
 from scheduling.services.picture_rows import (
+    AT_ONCE,
     EPOCH,
     MICROSECOND,
     NOTHING_LEARNED,
+    UNREAD,
     Held,
     PoolPicture,
     Runner,
     charge,
     chunks,
+    in_parts,
     learn,
     microseconds,
     node_states,
@@ -250,22 +253,24 @@ class Picture:
 
     def _load_held(self, pool_id: int) -> None:
         pool = self.pools[pool_id]
-        slices: dict[int, list[AllocationDevice]] = defaultdict(list)
-        for row in AllocationDevice.objects.filter(
-            allocation__pool_id=pool_id, allocation__released_at__isnull=True
-        ).order_by("allocation_id", "device__index"):
-            slices[row.allocation_id].append(row)
+        slices: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        held = AllocationDevice.objects.filter(allocation__pool_id=pool_id, allocation__released_at__isnull=True)
+        of_devices = held.order_by("allocation_id", "device__index")
+        for allocation_id, *of_device in of_devices.values_list("allocation_id", "device_id", "memory_mib").iterator(
+            AT_ONCE
+        ):
+            slices[allocation_id].append(tuple(of_device))
         live = Allocation.objects.filter(pool_id=pool_id, released_at__isnull=True).annotate(
             class_name=F("job__priority_class__name"), position=F("task__group__position")
         )
         self._load_runners(pool_id)
-        for row in live.order_by("id"):
-            own = slices.get(row.pk, [])
+        for row in live.order_by("id").iterator(AT_ONCE):
+            own = slices.pop(row.pk, [])
             placement = pool.fleet.placement_on(
                 row.node_id,
-                tuple(each.device_id for each in own),
+                tuple(device_id for device_id, _ in own),
                 row.compute_milli,
-                tuple(each.memory_mib for each in own),
+                tuple(memory_mib for _, memory_mib in own),
                 row.cpu_milli,
                 row.host_memory_mib,
             )
@@ -289,17 +294,21 @@ class Picture:
 
     def _load_runners(self, pool_id: int) -> None:
         live = Allocation.objects.filter(pool_id=pool_id, released_at__isnull=True).values("job_id")
-        jobs = list(Job.objects.filter(pk__in=live).select_related("priority_class").order_by("id"))
-        least: dict[int, list[int]] = defaultdict(list)
-        for chunk in chunks([job.pk for job in jobs], 500):
-            rows = TaskGroup.objects.filter(job_id__in=chunk).order_by("job_id", "position")
+        jobs = Job.objects.filter(pk__in=live).select_related("priority_class").defer(*UNREAD).order_by("id")
+        for some in in_parts(jobs.iterator(AT_ONCE), AT_ONCE):
+            least: dict[int, list[int]] = defaultdict(list)
+            rows = TaskGroup.objects.filter(job_id__in=[job.pk for job in some]).order_by("job_id", "position")
             for job_id, min_count in rows.values_list("job_id", "min_count"):
                 least[job_id].append(min_count)
-        for job in jobs:
-            self.runners[job.pk] = runner_of(job, least[job.pk])
+            for job in some:
+                self.runners[job.pk] = runner_of(job, least[job.pk])
 
     def _load_jobs(self, jobs: QuerySet[Job]) -> None:
-        rows = list(jobs.select_related("priority_class").order_by("id"))
+        wanted = jobs.select_related("priority_class").defer(*UNREAD).order_by("id")
+        for rows in in_parts(wanted.iterator(AT_ONCE), AT_ONCE):
+            self._load_some(rows)
+
+    def _load_some(self, rows: Sequence[Job]) -> None:
         groups: dict[int, list[TaskGroup]] = defaultdict(list)
         ids = [job.pk for job in rows]
         growing = [job.pk for job in rows if job.state != Job.State.PENDING]

@@ -80,7 +80,7 @@ def crowd(nodes: Sequence[TraceNode], size: Size, *, score: Score = "fragmentati
     random = Random(SEED)
     teams = tuple(_teams(size))
     leaves = _leaves(teams)
-    asks = list(_asks(size.shapes, random))
+    asks = list(drawn_asks(size.shapes, random))
     fleet, free = _fleet(nodes, score, asks)
     holders = leaves[: max(1, len(leaves) // 2)] if borrowing else leaves
     running = tuple(_fill(fleet, free, holders, size))
@@ -116,7 +116,7 @@ def _leaves(teams: Sequence[Team]) -> list[int]:
     return [team.id for team in teams if team.id not in parents]
 
 
-def _asks(count: int, random: Random) -> Iterator[tuple[int, Request]]:
+def drawn_asks(count: int, random: Random) -> Iterator[tuple[int, Request]]:
     """(tasks, request) of ``count`` different shapes: parts of a device, single ones, several, some of them gangs."""
     seen: set[Request] = set()
     while len(seen) < count:
@@ -140,9 +140,7 @@ def _fleet(nodes: Sequence[TraceNode], score: Score, asks: Sequence[tuple[int, R
     device_id = 0
     for number, node in enumerate(nodes, start=1):
         memory = node.device_memory_mib or 1
-        devices = tuple(
-            DeviceState(device_id + i + 1, i, node.model, node.vendor, memory) for i in range(node.devices)
-        )
+        devices = tuple(DeviceState(device_id + i + 1, i, node.model, node.vendor, memory) for i in range(node.devices))
         device_id += node.devices
         states.append(NodeState(number, node.name, number, node.cpu_milli, node.host_memory_mib, devices))
     free = next(state for state in states if state.devices)
@@ -160,7 +158,7 @@ def _fill(fleet: Fleet, free: NodeState, holders: Sequence[int], size: Size) -> 
     keep = Placement(free.rank - 1, free.id, (last.index,), (last.id,), MILLI_PER_DEVICE, (last.memory_mib,), 0, 0)
     fleet.take(keep)
     number = 0
-    for request, most in _fillers(size.running):
+    for request, most in fillers(size.running):
         for _ in range(most):
             placement = fleet.place(request)
             if placement is None:
@@ -174,7 +172,7 @@ def _fill(fleet: Fleet, free: NodeState, holders: Sequence[int], size: Size) -> 
     yield _running(number + 1, holders[0], placement, size)
 
 
-def _fillers(running: int) -> Iterator[tuple[Request, int]]:
+def fillers(running: int) -> Iterator[tuple[Request, int]]:
     """What the pool is filled with, and at most how often: large ones first, as long as there is a place."""
     for devices, part in zip(WHOLE_SIZES, (4, 3, 5, 8), strict=True):
         yield Request(devices, MILLI_PER_DEVICE), running * part // 20
