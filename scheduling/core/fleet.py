@@ -21,6 +21,7 @@ among those of which it takes least.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -127,18 +128,35 @@ class Fleet:
         from scheduling.core import placement_kernels
 
         self._k = placement_kernels
-        self._kernels: Any = placement_kernels  # whose place, change and place_each are used
         self.version = 0
-        self.score: Score = score
         self.exclusive = exclusive
         self.step_milli = step_milli
+        ordered = sorted(nodes, key=lambda node: node.rank)
+        self._index(ordered)
+        rows = node_rows(ordered, self._k.NODE_COLUMNS)
+        self._judge(score, typical, demand, rows, device_columns(ordered, self._classes, self._k.DEVICE_COLUMNS))
+
+    def judged_anew(self, score: Score, typical: Sequence[TypicalShape] = (), demand: Demand = ()) -> Fleet:
+        """The same nodes with the same on them, placed by this score and these typical shapes; this one is as it was.
+
+        Positions and placements of one are good in the other.
+        """
+        fleet = copy(self)
+        fleet.version += 1
+        fleet._judge(score, typical, demand, self._tables.nodes.copy(), self._tables.devices.copy())
+        return fleet
+
+    def _judge(
+        self, score: Score, typical: Sequence[TypicalShape], demand: Demand, rows: np.ndarray, columns: np.ndarray
+    ) -> None:
+        self.score: Score = score
         self.typical = tuple(typical)
         self._demand: Demand = (demand or demand_of_typical(typical)) if score == "lookahead" and typical else ()
         self._scarce: list[Scarce] = []
-        ordered = sorted(nodes, key=lambda node: node.rank)
-        self._index(ordered)
-        self._lay_out(ordered)
-        for position in range(len(ordered)):
+        self._kernels: Any = self._k  # whose place, change and place_each are used
+        rows[:, [self._k.N_CHANGED, self._k.N_KEY]] = 0
+        self._lay_out(rows, columns)
+        for position in range(len(rows)):
             self._note_change(position)
 
     def _index(self, ordered: list[NodeState]) -> None:
@@ -156,9 +174,9 @@ class Fleet:
             raise ValueError("two devices of a fleet have the same id")
         self._classes = sorted({DeviceClass(device.model, device.vendor, device.memory_mib) for device in devices})
 
-    def _lay_out(self, ordered: list[NodeState]) -> None:
+    def _lay_out(self, rows: np.ndarray, columns: np.ndarray) -> None:
         k = self._k
-        node_count, class_count = len(ordered), len(self._classes)
+        node_count, class_count = len(rows), len(self._classes)
         base = self._base = 1 << max(node_count - 1, 0).bit_length()
         per_node = 2 * 4 if self.score != "lookahead" else 2 * 4 + 4 + 8
         self._most_slots = max(8, min(MOST_SHAPES, TREE_BYTES // (per_node * base)))
@@ -169,11 +187,11 @@ class Fleet:
         self._possible: dict[Request, int] = {}
         rule = self.score if self.typical or self.score not in ("fragmentation", "lookahead") else "binpack"
         typical = typical_tables(self.typical, self._classes, self.step_milli)
-        most_devices = max((len(node.devices) for node in ordered), default=0)
+        most_devices = int(rows[:, k.N_COUNT].max(initial=0))
         self._tables = k.Tables(
             facts=np.array([SCORES.index(rule), self.exclusive, node_count, base, 0], dtype=np.int64),
-            nodes=node_rows(ordered, k.NODE_COLUMNS),
-            devices=device_columns(ordered, self._classes, k.DEVICE_COLUMNS),
+            nodes=rows,
+            devices=columns,
             fragments=np.zeros(node_count),
             log=np.zeros(base, dtype=np.int64),
             shapes=np.zeros((self._most_slots, k.SHAPE_COLUMNS), dtype=np.int64),

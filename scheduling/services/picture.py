@@ -27,6 +27,7 @@ from scheduling.services.picture_rows import (
     NOTHING_LEARNED,
     UNREAD,
     Held,
+    Learned,
     PoolPicture,
     Runner,
     charge,
@@ -229,7 +230,7 @@ class Picture:
             learned = learn(pool) if score in LEARNING else NOTHING_LEARNED
             fleet = Fleet(
                 nodes,
-                score="fragmentation" if score == "lookahead" and not self._may_look_ahead(learned.jobs) else score,
+                score=self._score(score, learned),
                 step_milli=pool.step_milli,
                 exclusive=pool.sharing == Pool.Sharing.EXCLUSIVE,
                 typical=learned.typical,
@@ -367,9 +368,15 @@ class Picture:
 
     def relearn(self) -> None:
         """Pools that learn what is typical do so anew, once enough requests came since the last time."""
-        due = [pool.id for pool in self.pools.values() if pool.score in LEARNING and self._learns_now(pool)]
-        if due:
-            self._reload_pools(due)
+        for pool in self.pools.values():
+            if pool.score in LEARNING and self._learns_now(pool):
+                learned = learn(pool.row)
+                score = self._score(pool.score, learned)
+                pool.fleet = pool.fleet.judged_anew(score, learned.typical, learned.demand)
+                pool.learned_from, pool.requests_seen = learned.jobs, 0
+
+    def _score(self, asked: core.Score, learned: Learned) -> core.Score:
+        return "fragmentation" if asked == "lookahead" and not self._may_look_ahead(learned.jobs) else asked
 
     def _learns_now(self, pool: PoolPicture) -> bool:
         waits = pool.score == "lookahead" and pool.fleet.score != "lookahead"
