@@ -23,7 +23,7 @@ IN_PARALLEL := -n $(JOBS) --dist worksteal
 SOURCES := PYTHONPATH=platform
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-postgres test-browser format bench requirements clean
+.PHONY: help run test test-nightly test-postgres test-browser format bench requirements clean
 .PHONY: lint lint-style lint-format lint-types lint-imports lint-migrations lint-words
 
 help: ## list the targets
@@ -48,6 +48,9 @@ test-browser: $(DEV_READY) ## the suite in a real browser (CHROMIUM says where i
 	@test -x "$(CHROMIUM)" || { echo "No Chromium found. Install it, or say where it is: CHROMIUM=/path/to/chromium" >&2; exit 1; }
 	@$(PYTEST) -m browser $(ARGS) || { code=$$?; \
 	  test $$code -eq 5 && ! grep -rqs 'mark\.browser' tests && echo "No browser test exists yet: nothing was driven."; }
+
+test-nightly: $(DEV_READY) ## ten times as many random lives of an installation as CI lives through
+	@ALLOTMENT_LIVES=nightly $(PYTEST) $(IN_PARALLEL) tests/properties $(ARGS)
 
 # One target a check, so that `make --keep-going lint` tells of all of them.
 lint: lint-style lint-format lint-types lint-imports lint-migrations lint-words ## style, format, types, who imports whom, migrations, words

@@ -148,19 +148,19 @@ def _check_options(options: Mapping[str, Any]) -> None:
 
 def change_pool(pool: Pool, now: datetime, *, actor_id: int | None = None, **options: Any) -> Pool:
     """The pool has these options (``name`` too: everything refers to it by id, so a rename breaks nothing)."""
-    name = options.pop("name", pool.name)
-    _checked_slug(name)
-    _check_options(options)
-    before = {key: getattr(pool, key) for key in options} | {"name": pool.name}
+    if "name" in options:
+        _checked_slug(options["name"])
+    _check_options({key: value for key, value in options.items() if key != "name"})
     try:
         with unit_of_work() as journal:
-            Pool.objects.filter(pk=pool.pk).update(name=name, **options)
-            after = {**options, "name": name}
-            changed = {key: [before[key], value] for key, value in after.items() if before[key] != value}
+            # What it was is asked of the row: the caller's copy may be older than another's change.
+            row = Pool.objects.select_for_update(no_key=True).get(pk=pool.pk)
+            changed = {k: [getattr(row, k), value] for k, value in options.items() if getattr(row, k) != value}
+            Pool.objects.filter(pk=pool.pk).update(**options)
             if changed:
                 journal.record("pool.changed", now, pool_id=pool.pk, actor_id=actor_id, changed=changed)
     except IntegrityError:
-        raise Conflict(f"There is already a pool '{name}'.", code="name_taken") from None
+        raise Conflict(f"There is already a pool '{options.get('name')}'.", code="name_taken") from None
     pool.refresh_from_db()
     return pool
 

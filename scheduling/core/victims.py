@@ -5,7 +5,6 @@ A *unit* is what gives way together: one task that an elastic job can do without
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -41,15 +40,14 @@ class Victims:
         self._gone: set[int] = set()  # ids of allocations that give way already
         self._by_node: dict[tuple[int, bool], dict[int, list[Unit]]] = {}
         self._between: dict[tuple[int, int], tuple[int, tuple[int, ...]]] = {}
-        self.shrinking: dict[int, list[Unit]] = defaultdict(list)
-        self.stopping: dict[int, list[Unit]] = defaultdict(list)
+        self.shrinking: dict[int, list[Unit]] = {}
+        self.stopping: dict[int, list[Unit]] = {}
         for job in running:
             if job.preemptible and job.protected_until <= now:
                 self._enter(job)
         for units in (*self.shrinking.values(), *self.stopping.values()):
             units.sort(key=lambda unit: unit.order)
-        leaves = {*self.shrinking, *self.stopping}
-        self.leaves = sorted(leaf for leaf in leaves if self.shrinking[leaf] or self.stopping[leaf])
+        self.leaves = sorted({*self.shrinking, *self.stopping})
         self.smallest = {
             leaf: min(unit.charge for units in (self.shrinking, self.stopping) for unit in units.get(leaf, ()))
             for leaf in self.leaves
@@ -62,16 +60,22 @@ class Victims:
         leaf = self._at.tree.leaf(job.team_id)
         spare = _spare(job, live)
         for task in spare:
-            self._add(self.shrinking[leaf], job, leaf, (task,), whole=False)
+            self._add(self.shrinking, job, leaf, (task,), whole=False)
         # The rest goes together; what is spare was taken before it whenever it is taken.
-        self._add(self.stopping[leaf], job, leaf, tuple(task for task in live if task not in spare), whole=True)
+        self._add(self.stopping, job, leaf, tuple(task for task in live if task not in spare), whole=True)
 
     def _add(
-        self, units: list[Unit], job: RunningJob, leaf: int, tasks: tuple[RunningTask, ...], *, whole: bool
+        self,
+        units: dict[int, list[Unit]],
+        job: RunningJob,
+        leaf: int,
+        tasks: tuple[RunningTask, ...],
+        *,
+        whole: bool,
     ) -> None:
         charge = self._at.charge_of_tasks(TaskStart(task.group, task.placement) for task in tasks)
         if charge:  # what counts nothing against quotas is nobody's too much
-            units.append(Unit(job, leaf, tasks, charge, whole))
+            units.setdefault(leaf, []).append(Unit(job, leaf, tasks, charge, whole))
 
     def apart(self, leaf: int, other: int) -> tuple[int, tuple[int, ...]]:
         """How two leaves hang together: how many positions of ``leaf``'s path lie below the common one, and which of

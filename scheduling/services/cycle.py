@@ -159,6 +159,9 @@ class Scheduler:
         due: dict[int, tuple[core.Reason, ...]] = {}
         figures: list[tuple[datetime, int]] = []
         for job_id, found in plan.reasons.items():
+            job = self.picture.pending.get(job_id)
+            if job is None or job.growing:
+                continue  # it runs: why it gets no more is not its state
             told = self._told.get(job_id)
             if told is not None:
                 when, before = told
@@ -172,9 +175,13 @@ class Scheduler:
         # A long queue's figures are told a part at a time, those that were told longest ago first.
         for _, job_id in sorted(figures)[:MOST_FIGURES]:
             due[job_id] = plan.reasons[job_id]
-        for gone in [job_id for job_id in self._told if job_id not in plan.reasons]:
+        for gone in [job_id for job_id in self._told if not self._waits(job_id, plan)]:
             del self._told[gone]
         return due
+
+    def _waits(self, job_id: int, plan: core.Plan) -> bool:
+        job = self.picture.pending.get(job_id)
+        return job is not None and not job.growing and job_id in plan.reasons
 
 
 def _jobs_of(evictions: Sequence[core.Eviction]) -> set[int]:

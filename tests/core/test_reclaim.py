@@ -229,3 +229,10 @@ def test_the_message_of_a_waiting_job_names_who_gives_way():
     outcome = two_teams().works_of("a", 8).job("b1", "b", 1).decide()
     (reason,) = outcome.reasons("b1")
     assert message(reason) == "waits until 1 job that gives way has stopped: 1007"
+
+
+@pytest.mark.parametrize("nodes", [[node("n", 2)], [node("n", 1), node("m", 1)]])
+def test_a_job_that_holds_no_gpu_is_nobodys_victim_and_in_nobodys_way(nodes):
+    world = World().pool("train", *nodes).team("a", guaranteed=2).team("b").team("c")
+    world.works("cores", "c", 0, cpu=4).works_of("b", 2).job("own", "a", 1)
+    assert world.decide().evicted == {"b-r2": "all"}
