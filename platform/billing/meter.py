@@ -13,7 +13,7 @@ from django.db.models import F, Max, Q
 
 from billing.exact import ExactSum
 from billing.rates import MICROSECOND, Price, RateCard, amount_of, seconds_between
-from events.rows import insert_rows
+from events.rows import insert_rows, set_rows
 from scheduling.ports import Cost
 
 if TYPE_CHECKING:
@@ -121,9 +121,7 @@ class LedgerMeter:
                 more = _copy(record, segment.start)
                 _fill(more, segment.end, segment.per_hour, waived)
                 further.append(more)
-        UsageRecord.objects.bulk_update(
-            closing, ["ended_at", "per_hour", "microseconds", "amount", "waived"], batch_size=500
-        )
+        set_rows(UsageRecord, CLOSING, {record.pk: [getattr(record, name) for name in CLOSING] for record in closing})
         insert_rows(further)
 
     def settled_until(self, allocation_ids: Iterable[int]) -> Mapping[int, datetime]:

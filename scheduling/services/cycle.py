@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from django.db import IntegrityError, connection
 
-from events.rows import insert_rows, update_rows
+from events.rows import insert_rows, set_rows, update_rows
 from events.services import Journal, unit_of_work
 from inventory.models import Device, Node, Pool
 from scheduling import ports
@@ -399,9 +399,8 @@ def _tell(
             continue
         unit = _unit(picture, job.pool_ids[0])
         rows.append((job, [reason_json(reason, unit) for reason in found]))
-    Job.objects.filter(state=Job.State.PENDING).bulk_update(
-        [Job(pk=job.id, reasons=told) for job, told in rows], ["reasons"], batch_size=200
-    )
+    by_id = {job.id: [told] for job, told in rows}
+    set_rows(Job, ["reasons"], by_id, only={"state": Job.State.PENDING}, counts_up=False)
     for job, told in rows:
         if job.id not in changed:
             continue

@@ -78,6 +78,7 @@ JOB_EVENTS = (
     "job.changed",
     "job.shrunk",
 )
+HEEDED = ("allocations.released", "priority_class.set", *FLEET_EVENTS, *CLAIM_EVENTS, *JOB_EVENTS)
 
 
 class Picture:
@@ -131,13 +132,16 @@ class Picture:
             self.load(now)
             return True
         changed = self._claims_due(now) or self._protection_ended(now)
-        if last_seq(self.seq) == self.seq:
+        last = last_seq(self.seq)
+        if last == self.seq:
             return changed
+        # Numbers become visible in their order: nothing up to ``last`` is still to come.
         rows = list(
-            Event.objects.filter(seq__gt=self.seq)
+            Event.objects.filter(seq__gt=self.seq, seq__lte=last, kind__in=HEEDED)
             .order_by("seq")
             .values_list("seq", "kind", "pool_id", "job_id", "data")
         )
+        self.seq = last
         if not rows:
             return changed
         fleets: set[int] = set()
@@ -163,7 +167,6 @@ class Picture:
                 claims = True
             elif kind == "priority_class.set":
                 everything = True
-        self.seq = rows[-1][0]
         if everything:
             self.load(now)
             return True

@@ -42,7 +42,7 @@ SCHEDULER: dict[str, Places] = {
     "commit": (("django.db.backends.base.base:BaseDatabaseWrapper", "commit"),),
     "launch: orders": (("scheduling.services.reconcile", "orders"),),
     "launch: look": (("scheduling.services.reconcile:Reconciler", "_look"),),
-    "reports: rows": (("scheduling.services.reports", "update_rows"), ("scheduling.services.reports", "_update_alike")),
+    "reports: rows": (("scheduling.services.reports", "update_rows"), ("scheduling.services.reports", "set_rows")),
     "reports: accounts": (("scheduling.services.reports", "change_accounts"),),
     "reports: usage": (("billing.meter:LedgerMeter", "closed"),),
     "reports: the rest": (("scheduling.services.reconcile", "record_reports"),),
