@@ -18,9 +18,9 @@ from inventory.models import Device, Node, Pool
 from scheduling import ports
 from scheduling.core import model as core
 from scheduling.core import reasons as core_reasons
-from scheduling.core.decide import decide
 from scheduling.models import Allocation, AllocationDevice, Decision, Job, Task
 from scheduling.services import lease as leases
+from scheduling.services.deciding import Standing, decide
 from scheduling.services.evict import evict, made_room_at
 from scheduling.services.picture import Picture
 from scheduling.states import JOB_ACTIVE
@@ -58,6 +58,7 @@ class Scheduler:
     looks_ahead: Callable[[], bool] = lambda: True
     picture: Picture = field(init=False)
     last_plan: core.Plan | None = None
+    _standing: Standing = field(default_factory=Standing)
     _told: dict[int, tuple[datetime, tuple[core.Reason, ...]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -110,7 +111,10 @@ class Scheduler:
         self.picture.relearn()
         snapshot = self.picture.snapshot(now)
         deciding = time.perf_counter()
-        plan = decide(snapshot, self.policy)
+        plan = self._standing.plan_for(snapshot, self.policy)
+        if plan is None:
+            plan = decide(snapshot, self.policy)
+            self._standing.keep(snapshot, self.policy, plan)
         deciding = time.perf_counter() - deciding
         try:
             committed = self._commit(plan, now, begun)
