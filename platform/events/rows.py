@@ -11,13 +11,13 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from django.db import connection
+from django.db import connection, connections
 from django.db.models import Field, Model
 
 M = TypeVar("M", bound=Model)
 
 COPY_FROM = 50  # rows from which on COPY beats INSERT
-# Fields whose values COPY takes as they are on the object: Django's own way wraps each number in an object first.
+# Fields whose values are written as they are on the object: Django's own way looks each of them over first.
 PLAIN = {
     "AutoField", "BigAutoField", "BigIntegerField", "BooleanField", "CharField", "ForeignKey", "IntegerField",
     "PositiveBigIntegerField", "PositiveIntegerField", "PositiveSmallIntegerField", "SmallIntegerField", "TextField",
@@ -47,10 +47,13 @@ def insert_rows(objects: Iterable[M]) -> list[M]:
     if connection.vendor == "postgresql" and len(rows) >= COPY_FROM:
         ids = _copy_postgresql(table, key, fields, columns, rows)
         return _numbered(rows, ids)
-    values = [[field.get_db_prep_save(field.pre_save(row, True), connection) for field in fields] for row in rows]
     if connection.vendor == "postgresql":
+        here = connections[connection.alias]
+        values = [[field.get_db_prep_save(field.pre_save(row, True), here) for field in fields] for row in rows]
         ids = _insert_postgresql(table, key, columns, placeholders, values)
     else:
+        readers = [_reader(field) for field in fields]
+        values = [[reader(row) for reader in readers] for row in rows]
         ids = _insert_sqlite(table, columns, placeholders, values)
     return _numbered(rows, ids)
 
@@ -86,7 +89,7 @@ def _insert_postgresql(
 def _copy_postgresql(
     table: str, key: str, fields: Sequence[Field[Any, Any]], columns: str, rows: Sequence[Model]
 ) -> Sequence[int]:
-    readers = [_copied(field) for field in fields]
+    readers = [_reader(field) for field in fields]
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT nextval(pg_get_serial_sequence(%s, %s)) FROM generate_series(1, %s)", [table, key, len(rows)]
@@ -98,11 +101,13 @@ def _copy_postgresql(
         return ids
 
 
-def _copied(field: Field[Any, Any]) -> Callable[[Model], Any]:
-    """What reads the field's value from an object as COPY takes it."""
-    if field.get_internal_type() in PLAIN:
+def _reader(field: Field[Any, Any]) -> Callable[[Model], Any]:
+    """What reads the field's value from an object as it is written."""
+    here = connections[connection.alias]  # itself: what stands for it looks for it anew each time
+    kind = field.get_internal_type()
+    if kind in PLAIN or (kind == "DateTimeField" and here.vendor == "postgresql"):
         return attrgetter(str(field.attname))
-    return lambda row: field.get_db_prep_save(field.pre_save(row, True), connection)
+    return lambda row: field.get_db_prep_save(field.pre_save(row, True), here)
 
 
 def set_rows(
