@@ -36,3 +36,9 @@ def _lines(path: str, key: str) -> list[str]:
     except OSError:  # not Linux
         return []
     return [line.partition(":")[2].strip() for line in text.splitlines() if line.startswith(key)]
+
+
+def resident_mib(*, most: bool = False) -> int | None:
+    """What this process has resident, or the most that it ever had; None where the system does not tell."""
+    found = _lines("/proc/self/status", "VmHWM" if most else "VmRSS")
+    return int(found[0].split()[0]) // 1024 if found else None
