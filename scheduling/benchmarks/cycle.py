@@ -66,10 +66,16 @@ def run(trace_dir: Path | None, *, runs: int = RUNS, quick: bool = False) -> dic
         "runs": 1 if quick else runs,
         "target_seconds": TARGET_S,
         "target_unchanged_seconds": UNCHANGED_S,
-        "met": all(row["seconds"] < TARGET_S and (row["unchanged_seconds"] or 0) < UNCHANGED_S for row in rows),
+        "met": _met(rows, "seconds"),
+        # The same of the processor's time, where others used the machine meanwhile.
+        "met_on_processor": _met(rows, "cpu_seconds"),
         "rows": rows,
         "machine": machine(),
     }
+
+
+def _met(rows: Sequence[Mapping[str, Any]], column: str) -> bool:
+    return all(row[column] < TARGET_S and (row["unchanged_seconds"] or 0) < UNCHANGED_S for row in rows)
 
 
 def nodes_for(trace_dir: Path | None, count: int) -> tuple[list[TraceNode], str]:
@@ -146,6 +152,12 @@ def run_options(options: Mapping[str, Any]) -> dict[str, Any]:
     return run(options["trace"], runs=options["runs"], quick=options["quick"])
 
 
+def _verdict(result: Mapping[str, Any]) -> str:
+    if result["met"]:
+        return "targets met"
+    return "targets met in processor time only" if result["met_on_processor"] else "targets not met"
+
+
 def text(result: Mapping[str, Any]) -> str:
     """A table, a variant a line."""
     goals = f"targets {result['target_seconds']} s, unchanged {result['target_unchanged_seconds']} s"
@@ -158,4 +170,4 @@ def text(result: Mapping[str, Any]) -> str:
             f"{row['variant']:42}{row['seconds']:9.3f}{row['cpu_seconds']:9.3f}{row['first_seconds']:9.3f}"
             f"{unchanged:>11}{row['started']:9}{row['given_way_to']:11}"
         )
-    return "\n".join([*lines, "targets met" if result["met"] else "targets not met"])
+    return "\n".join([*lines, _verdict(result)])

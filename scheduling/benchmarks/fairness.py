@@ -60,10 +60,9 @@ def run(
         raise ValueError(f"{trace_dir}: nothing is submitted in these days")
     offered = sum(_work(job) for job in window) / (days * DAY)
     nodes = max(1, round(offered / load / DEVICES))
-    rows = [
-        _row(name, POLICIES[name], played, names, shares, nodes, (from_day, end), step_s)
-        for name in policies or tuple(POLICIES)
-    ]
+    counted = (from_day, end)
+    chosen = policies or tuple(POLICIES)
+    rows = [_row(name, POLICIES[name], played, names, shares, nodes, counted, step_s) for name in chosen]
     return {
         "benchmark": "fairness",
         "trace": trace.name,

@@ -38,8 +38,8 @@ class Load:
 
 @dataclass
 class Outcome:
-    """Integrals over [begin, end) in milli-GPU × µs, by team where they are mappings. ``days``: received and deserved of
-    each day. ``waits``: µs in the queue of every job that came then, by team; those that still wait so far."""
+    """Integrals over [begin, end) in milli-GPU × µs, by team where they are mappings. ``days``: received and deserved
+    of each day. ``waits``: µs in the queue of every job that came then, by team; those that still wait so far."""
 
     received: Counter[int] = field(default_factory=Counter)
     deserved: Counter[int] = field(default_factory=Counter)
