@@ -260,10 +260,9 @@ class Picture:
         slices: dict[int, list[tuple[int, int]]] = defaultdict(list)
         held = AllocationDevice.objects.filter(allocation__pool_id=pool_id, allocation__released_at__isnull=True)
         of_devices = held.order_by("allocation_id", "device__index")
-        for allocation_id, *of_device in of_devices.values_list("allocation_id", "device_id", "memory_mib").iterator(
-            AT_ONCE
-        ):
-            slices[allocation_id].append(tuple(of_device))
+        rows = of_devices.values_list("allocation_id", "device_id", "memory_mib")
+        for allocation_id, device_id, memory_mib in rows.iterator(AT_ONCE):
+            slices[allocation_id].append((device_id, memory_mib))
         live = Allocation.objects.filter(pool_id=pool_id, released_at__isnull=True).annotate(
             class_name=F("job__priority_class__name"), position=F("task__group__position")
         )

@@ -58,7 +58,7 @@ def _programs() -> Path:
     raise NoPostgres("PostgreSQL is not installed here: name a database of its own for this in DATABASE_URL")
 
 
-def _server(home: Path, words: Sequence[str | Path]) -> None:
+def _server(home: Path, words: Sequence[object]) -> None:
     """Runs one of its programs; as the user ``postgres`` where this is root."""
     as_whom = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups", "--"] if os.geteuid() == 0 else []
     done = subprocess.run(

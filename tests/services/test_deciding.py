@@ -65,7 +65,9 @@ def test_a_device_taken_or_given_back_is_decided_anew():
     seen = snapshot()
     standing = decided(seen)
     fleet = seen.pools[0].fleet
-    fleet.take(fleet.place(WHOLE))
+    placement = fleet.place(WHOLE)
+    assert placement is not None
+    fleet.take(placement)
     assert standing.plan_for(seen, Policy()) is None
 
 
