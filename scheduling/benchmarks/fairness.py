@@ -23,6 +23,7 @@ LOAD = 1.0  # what is asked for in the window, in parts of what the fleet can gi
 STEP_S = 60
 LEAST_JOBS = 100  # of a virtual cluster, to be a team in this: the others have fewer than 20 jobs each
 DEVICES = 8
+OTHERS = ("fifo", "fifo, first fit", "strict quotas")  # what ours is held against; the rest is ours, otherwise set
 SECOND = 1_000_000
 DAY = 86_400
 POINT = 1.0
@@ -87,7 +88,7 @@ def verdict(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Whether ours is fairer than each other one, and its utilization within a point of first-in-first-out."""
     by_name = {row["policy"]: row for row in rows}
     ours = by_name.get("allotment")
-    others = [row for row in rows if row is not ours]
+    others = [row for row in rows if row is not ours and row["policy"] in OTHERS]
     if ours is None or not others:
         return {}
     found: dict[str, Any] = {

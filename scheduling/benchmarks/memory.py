@@ -74,16 +74,17 @@ def _build(options: Mapping[str, Any]) -> dict[str, Any]:
     from django.utils import timezone
 
     from scheduling.services.cycle import Scheduler
-    from scheduling.workload.installation import fill, install, queue_up
+    from scheduling.workload.installation import fill, guarantee_what_is_held, install, queue_up
 
     call_command("migrate", verbosity=0)
     quick, now = options["quick"], timezone.now()
     nodes, source = nodes_for(options["trace"], QUICK_NODES if quick else NODES)
     size = replace(QUICK, running=60) if quick else Size()
-    made = install(nodes, size.teams, now, placement=options["placement"])
+    made = install(nodes, size.teams, now, guaranteed=False, placement=options["placement"])
     scheduler = Scheduler("bench")
     scheduler.lead(now)
     running = fill(made, scheduler, size, now)
+    guarantee_what_is_held(made, now)
     queue_up(made, size, now)
     scheduler.stand_down()
     devices = sum(node.devices for node in nodes)

@@ -27,6 +27,8 @@ MOST_WAITING = 3000  # of the queue: clients pause while it is longer, so that t
 DEVICES = 8
 RATE_OF_REQUESTS = 1_000_000  # of a minute: no limit here
 START_S, DRAIN_S, STOP_S = 60.0, 120.0, 30.0
+# What the jobs ask for, in turn: whole devices, parts of one, several.
+ASKS: tuple[float, ...] = (1, 0.5, 1, 0.25, 2, 0.5, 1, 4)
 STAGES = ("install", "web", "scheduler", "count")
 
 
@@ -251,31 +253,13 @@ def _submit(
 
 
 def _bodies(setting: Setting, made: Mapping[str, Any]) -> list[bytes]:
-    """Requests of ``batch`` jobs, the teams in turn: whole devices, parts of one, several."""
-    asks = [
-        {"gpus": 1},
-        {"gpus": 0.5},
-        {"gpus": 1},
-        {"gpus": 0.25},
-        {"gpus": 2},
-        {"gpus": 0.5},
-        {"gpus": 1},
-        {"gpus": 4},
-    ]
+    """Requests of ``batch`` jobs, the teams in turn."""
     teams = made["teams"]
+    common = {"pool": made["pool"], "command": ["true"], "cpu": 1, "memory_gib": 1, "duration": setting.duration}
     bodies = []
-    for number in range(len(teams)):
-        jobs = []
-        for i in range(setting.batch):
-            ask = asks[(number + i) % len(asks)]
-            common = {
-                "pool": made["pool"],
-                "command": ["true"],
-                "cpu": 1,
-                "memory_gib": 1,
-                "duration": setting.duration,
-            }
-            jobs.append({"team": teams[(number + i) % len(teams)], "name": f"job-{i}", **ask, **common})
+    for first in range(len(teams)):
+        turns = range(first, first + setting.batch)
+        jobs = [{"team": teams[i % len(teams)], "name": "job", "gpus": ASKS[i % len(ASKS)], **common} for i in turns]
         bodies.append(json.dumps(jobs).encode())
     return bodies
 

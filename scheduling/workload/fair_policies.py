@@ -54,6 +54,13 @@ def allotment(world: World) -> Decision:
     return plan.starts, plan.evictions
 
 
+def allotment_takes_nothing_back(world: World) -> Decision:
+    """Ours, but what is lent is only given up when it ends by itself."""
+    quotas = {team_id: Quota(guaranteed=amount) for team_id, amount in world.guarantees.items()}
+    plan = decide(_snapshot(world, world.teams, quotas, world.pending, (), world.usage))
+    return plan.starts, ()
+
+
 def strict_quotas(world: World) -> Decision:
     """Everyone has what it is guaranteed and never more, in the order of submission, passing over what does not fit."""
     quotas = {team_id: Quota(guaranteed=amount, limit=amount) for team_id, amount in world.guarantees.items()}
@@ -84,6 +91,7 @@ def first_in_first_out(world: World) -> Decision:
 
 POLICIES: Mapping[str, FairPolicy] = {
     "allotment": allotment,
+    "nothing taken back": allotment_takes_nothing_back,
     "fifo": first_in_first_out,
     "fifo, first fit": first_fit,
     "strict quotas": strict_quotas,

@@ -5,18 +5,21 @@ It fills whatever database the settings name; who measures sees to it that this 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from random import Random
 from typing import Any
 
+from django.db.models import Sum
+
 from events.services import unit_of_work
 from inventory.models import EngineConnection, Pool
 from inventory.services import NodeEntry, add_nodes, create_engine, create_pool, set_accelerator_model
 from quotas.services import set_quota
 from scheduling.core.units import MILLI_PER_DEVICE, gpus_from_milli
-from scheduling.models import Job
+from scheduling.models import Allocation, Job
 from scheduling.services.cycle import Scheduler
 from scheduling.services.stop import cancel_jobs
 from scheduling.services.submit import MAX_JOBS, ensure_priority_classes, submit_payload
@@ -40,8 +43,10 @@ class Installation:
     operator: User
 
 
-def install(nodes: Sequence[TraceNode], teams: int, now: datetime, **pool_options: Any) -> Installation:
-    """The nodes are a pool on a simulated engine; everyone is guaranteed the same part of it."""
+def install(
+    nodes: Sequence[TraceNode], teams: int, now: datetime, *, guaranteed: bool = True, **pool_options: Any
+) -> Installation:
+    """The nodes are a pool on a simulated engine; everyone is guaranteed the same part of it, or nothing yet."""
     ensure_priority_classes()
     operator = create_user("root", now, is_operator=True)
     engine = create_engine("simulation", "simulated")
@@ -51,12 +56,27 @@ def install(nodes: Sequence[TraceNode], teams: int, now: datetime, **pool_option
         departments = [create_team(f"Department {i}", now) for i in range(min(DEPARTMENTS, teams))]
         made = tuple(create_team(f"Team {i}", now, parent=departments[i % len(departments)]) for i in range(teams))
         even = sum(node.devices for node in nodes) * MILLI_PER_DEVICE // teams
-        for department in departments:
-            below = sum(team.parent_id == department.pk for team in made)
-            set_quota(department, pool, now, guaranteed=even * below)
-        for team in made:
-            set_quota(team, pool, now, guaranteed=even)
+        if guaranteed:
+            _guarantee(pool, dict.fromkeys(made, even), now)
     return Installation(pool, engine, made, operator)
+
+
+def guarantee_what_is_held(made: Installation, now: datetime) -> None:
+    """Everyone is guaranteed what it holds and has no claim on more: nobody has to give way to anybody."""
+    live = Allocation.objects.filter(pool=made.pool, released_at__isnull=True).order_by()
+    held = dict(live.values_list("team_id").annotate(held=Sum("milli")))
+    with unit_of_work():
+        _guarantee(made.pool, {team: held.get(team.pk, 0) for team in made.teams}, now, weight=0)
+
+
+def _guarantee(pool: Pool, amounts: Mapping[Team, int], now: datetime, **more: int) -> None:
+    """The teams are guaranteed these amounts, and their departments the sums."""
+    sums: Counter[Team] = Counter()
+    for team, amount in amounts.items():
+        if team.parent is not None:
+            sums[team.parent] += amount
+    for team, amount in (*sums.items(), *amounts.items()):
+        set_quota(team, pool, now, guaranteed=amount, **more)
 
 
 def fill(made: Installation, scheduler: Scheduler, size: Size, now: datetime) -> int:

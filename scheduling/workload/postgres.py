@@ -73,7 +73,7 @@ def _server(home: Path, words: Sequence[object]) -> None:
     if done.returncode:
         log = home / "run" / "log"
         said = log.read_text()[-2000:] if log.exists() else ""
-        raise NoPostgres(f"{Path(words[0]).name} ended with {done.returncode}. {said}")
+        raise NoPostgres(f"{Path(str(words[0])).name} ended with {done.returncode}. {said}")
 
 
 def _free_port() -> int:
