@@ -69,7 +69,7 @@ def guarantee_what_is_held(made: Installation, now: datetime) -> None:
         _guarantee(made.pool, {team: held.get(team.pk, 0) for team in made.teams}, now, weight=0)
 
 
-def _guarantee(pool: Pool, amounts: Mapping[Team, int], now: datetime, **more: int) -> None:
+def _guarantee(pool: Pool, amounts: Mapping[Team, int], now: datetime, **more: Any) -> None:
     """The teams are guaranteed these amounts, and their departments the sums."""
     sums: Counter[Team] = Counter()
     for team, amount in amounts.items():
