@@ -13,7 +13,7 @@ from billing.card import rate_card
 from billing.exact import ExactSum
 from billing.rates import MICROSECOND, RateCard, amount_of, seconds_between
 from billing.tills import Part, drawn, work_of
-from events.rows import insert_rows
+from events.rows import insert_rows, set_rows
 from scheduling.ports import Cost
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class LedgerMeter:
                 (closing if own is record else further).append(own)
                 if part.till_id is not None:
                     paid.append((own, part))
-        UsageRecord.objects.bulk_update(closing, CLOSING, batch_size=500)
+        set_rows(UsageRecord, CLOSING, {record.pk: [getattr(record, name) for name in CLOSING] for record in closing})
         insert_rows(further)
         if purse is not None and paid:
             purse.charge([(own, part.till_id or 0, work_of(own.milli, part.start, part.end)) for own, part in paid], at)

@@ -114,10 +114,13 @@ class Jobs(ApiView):
             )
             if len(seen) < len(jobs):
                 raise NotThere("The jobs that were submitted with this key are not to be seen any more.")
-        rows = Job.objects.select_related("team", "user", "pool", "priority_class").in_bulk([job.pk for job in jobs])
+        if not new:
+            rows = Job.objects.select_related("team", "user", "pool", "priority_class")
+            by_id = rows.in_bulk([job.pk for job in jobs])
+            jobs = [by_id[job.pk] for job in jobs]
         many = isinstance(payload, list)
         told = jobs_told(
-            [rows[job.pk] for job in jobs],
+            jobs,
             request.user,
             self.now,
             detail=not many,

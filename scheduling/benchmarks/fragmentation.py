@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache, partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -14,6 +17,7 @@ from scheduling.benchmarks.placement import COLUMNS, NODE_LIST
 from scheduling.core import experiment
 from scheduling.core.fleet import Fleet, PlacedEach
 from scheduling.core.model import Request, Score
+from scheduling.workload.machine import machine
 
 PUBLISHED: Mapping[str, str] = {
     "random": "Random",
@@ -30,6 +34,7 @@ COMPARED = (90, 95, 100, 110, 130)  # percent asked, at which look-ahead is held
 DEFAULT = "default"
 VARIANT_SEEDS = 3
 QUICK_SEEDS = 2
+RUNS_OF_A_PROCESS = 20
 QUICK_VARIANTS = ("gpuspec33", "multigpu20")
 
 
@@ -43,19 +48,54 @@ class Workload(NamedTuple):
     source: str
 
 
-def run(trace_dir: Path, *, quick: bool = False, workloads: Sequence[str] | None = None) -> dict[str, Any]:
-    """Play every policy on every workload, each from an empty fleet, on one thread; JSON-ready figures.
+class Run(NamedTuple):
+    """One policy on one workload with one seed, from an empty fleet. ``rate``: decisions a second of processor time."""
+
+    workload: str
+    policy: str
+    seed: int
+    source: str
+    allocated: dict[int, float]
+    fragments: dict[int, float]
+    rate: float
+
+    @property
+    def key(self) -> Key:
+        return self.workload, self.policy, self.seed
+
+
+Key = tuple[str, str, int]
+
+
+def run(
+    trace_dir: Path,
+    *,
+    quick: bool = False,
+    workloads: Sequence[str] | None = None,
+    seeds: int | None = None,
+    processes: int = 1,
+    out: Path | None = None,
+) -> dict[str, Any]:
+    """Play every policy on every workload, each run on one thread; JSON-ready figures.
 
     All stored seeds of the default workload and three of each variant (``quick``: two of the default and of two
-    variants). ``reproduced``: every published mean is met within its tolerance; None where none is at hand.
+    variants; ``seeds``: at most so many of each). ``reproduced``: every published mean is met within its tolerance;
+    None where none is at hand. ``out``: each run is written there, a line, as it ends, and what is there already is
+    not played again.
     """
     csv_dir = placement.csv_dir_of(trace_dir)
     published_dir = placement.published_dir_of(csv_dir)
-    nodes = experiment.read_nodes(placement.read(csv_dir / NODE_LIST))
     names = workloads or _workloads(csv_dir, published_dir, quick)
-    rows = [
-        row for name in names for row in _rows(_workload(name, nodes, csv_dir, published_dir, quick), published_dir)
-    ]
+    wanted = [key for name in names for key in _keys(_workload(name, csv_dir, published_dir), quick, seeds)]
+    done = {found.key: found for found in _written(out)}
+    left = [key for key in wanted if key not in done]
+    for found in _played(left, csv_dir, published_dir, processes):
+        done[found.key] = found
+        if out is not None:
+            with out.open("a") as file:
+                file.write(json.dumps(found._asdict()) + "\n")
+    nodes = experiment.read_nodes(placement.read(csv_dir / NODE_LIST))
+    rows = [row for name in names for row in _rows([done[key] for key in wanted if key[0] == name], published_dir)]
     checked = [row["within"] for row in rows if row["within"] is not None]
     return {
         "benchmark": "fragmentation",
@@ -63,11 +103,15 @@ def run(trace_dir: Path, *, quick: bool = False, workloads: Sequence[str] | None
         "devices": sum(node.gpus for node in nodes),
         "quick": quick,
         "threads": 1,
+        "processes": processes,
+        "runs": len(wanted),
+        "played_now": len(left),
         "tolerance": TOLERANCE,
         "tolerance_random": RANDOM_TOLERANCE,
         "reproduced": all(checked) if checked else None,
         "never_below_fragmentation": all((row.get("below_fragmentation") or 0) <= 0 for row in rows),
         "rows": rows,
+        "machine": machine(),
     }
 
 
@@ -78,50 +122,87 @@ def _workloads(csv_dir: Path, published_dir: Path, quick: bool) -> list[str]:
     return [DEFAULT, *(name for name in there if not quick or name in QUICK_VARIANTS)]
 
 
-def _workload(
-    name: str, nodes: tuple[experiment.TraceNode, ...], csv_dir: Path, published_dir: Path, quick: bool
-) -> Workload:
+@lru_cache(maxsize=2)
+def _workload(name: str, csv_dir: Path, published_dir: Path) -> Workload:
+    nodes = experiment.read_nodes(placement.read(csv_dir / NODE_LIST))
     pods = experiment.read_pods(placement.read(csv_dir / f"openb_pod_list_{name}.csv"))
     arrivals, source = placement.arrivals_of(published_dir / "pod_orders" / f"{name}.npz", None, pods, nodes)
-    most = QUICK_SEEDS if quick else len(arrivals) if name == DEFAULT else VARIANT_SEEDS
-    return Workload(name, nodes, pods, dict(list(arrivals.items())[:most]), source)
+    return Workload(name, nodes, pods, arrivals, source)
 
 
-def _rows(workload: Workload, published_dir: Path) -> Iterator[dict[str, Any]]:
+def _keys(workload: Workload, quick: bool, seeds: int | None) -> Iterator[Key]:
+    most = QUICK_SEEDS if quick else len(workload.arrivals) if workload.name == DEFAULT else VARIANT_SEEDS
+    for policy in POLICIES:
+        for seed in list(workload.arrivals)[: min(most, seeds or most)]:
+            yield workload.name, policy, seed
+
+
+def _written(out: Path | None) -> Iterator[Run]:
+    """The runs that the file holds; a last line cut short is taken out. Raises ValueError where it is no such file."""
+    if out is None or not out.exists():
+        return
+    lines = out.read_text().splitlines(keepends=True)
+    for number, line in enumerate(lines, start=1):
+        try:
+            found = Run(**json.loads(line))
+        except (ValueError, TypeError) as error:
+            if number == len(lines) and not line.endswith("\n"):
+                out.write_text("".join(lines[:-1]))
+                return
+            raise ValueError(f"{out}, line {number}: not a run of this benchmark") from error
+        yield found._replace(allocated=_by_percent(found.allocated), fragments=_by_percent(found.fragments))
+
+
+def _by_percent(values: Mapping[Any, float]) -> dict[int, float]:
+    return {int(x): value for x, value in values.items()}
+
+
+def _played(keys: Sequence[Key], csv_dir: Path, published_dir: Path, processes: int) -> Iterator[Run]:
+    """Each run once, in whatever order they end; a process that has played some gives way to a new one, so that none
+    keeps what it does not need any more."""
+    if processes <= 1:
+        yield from (_play(key, csv_dir, published_dir) for key in keys)
+        return
+    play = partial(_play, csv_dir=csv_dir, published_dir=published_dir)
+    with get_context("spawn").Pool(processes, maxtasksperchild=RUNS_OF_A_PROCESS) as pool:
+        yield from pool.imap_unordered(play, keys)
+
+
+def _rows(runs: Sequence[Run], published_dir: Path) -> Iterator[dict[str, Any]]:
+    """A row for each policy, of the runs of one workload."""
     gradient: list[dict[int, float]] = []
     for policy in POLICIES:
-        outcomes, rates = {}, []
-        for seed in workload.arrivals:
-            outcomes[seed], rate = _play(workload, policy, seed)
-            rates.append(rate)
-        allocated = [outcome.allocated for outcome in outcomes.values()]
+        own = [found for found in runs if found.policy == policy]
+        if not own:
+            continue
+        allocated = [found.allocated for found in own]
         means = _means(allocated)
+        seeds = [found.seed for found in own]
         row: dict[str, Any] = {
-            "workload": workload.name,
+            "workload": own[0].workload,
             "policy": policy,
-            "seeds": list(outcomes),
-            "arrival_orders": workload.source,
-            "decisions_per_second": round(statistics.median(rates)),
+            "seeds": seeds,
+            "arrival_orders": own[0].source,
+            "decisions_per_second": round(statistics.median(found.rate for found in own)),
             "published": None,
             "difference": None,
             "within": None,
         }
         row |= {f"allocation_ratio_{x}": means.get(x) for x in COLUMNS}
-        row |= {
-            f"fragmentation_{x}": value
-            for x, value in _means([outcome.fragments for outcome in outcomes.values()]).items()
-        }
+        row |= {f"fragmentation_{x}": value for x, value in _means([found.fragments for found in own]).items()}
         if policy == "fragmentation":
             gradient = allocated
         if policy == "lookahead":
             row["below_fragmentation"] = _most_below(allocated, gradient)
-        if workload.source == "stored":
-            row |= _beside(policy, workload.name, list(outcomes), means, published_dir)
+        if own[0].source == "stored":
+            row |= _beside(policy, own[0].workload, seeds, means, published_dir)
         yield row
 
 
-def _play(workload: Workload, policy: str, seed: int) -> tuple[experiment.Outcome, float]:
-    """One run of the experiment, and its decisions a second of processor time."""
+def _play(key: Key, csv_dir: Path, published_dir: Path) -> Run:
+    """One run of the experiment."""
+    name, policy, seed = key
+    workload = _workload(name, csv_dir, published_dir)
     ranks, order = workload.arrivals[seed].node_ranks, workload.arrivals[seed].order
     typical, demand = experiment.typical_of(workload.pods), experiment.demand_of(workload.pods)
     score = cast(Score, policy) if policy in ("fragmentation", "lookahead") else "binpack"
@@ -131,7 +212,7 @@ def _play(workload: Workload, policy: str, seed: int) -> tuple[experiment.Outcom
     placed = _place_each(fleet, policy, requests, seed)
     rate = len(requests) / max(time.process_time() - begin, 1e-6)
     outcome = experiment.outcome(requests, placed.nodes, placed.milli, placed.fragmentation_milli, fleet.total_milli())
-    return outcome, rate
+    return Run(name, policy, seed, workload.source, outcome.allocated, outcome.fragments, round(rate))
 
 
 def _place_each(fleet: Fleet, policy: str, requests: Sequence[Request], seed: int) -> PlacedEach:
@@ -185,13 +266,25 @@ def _means(series: Sequence[Mapping[int, float]]) -> dict[int, float]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trace", type=Path, required=True, help="folder of the Alibaba GPU trace of 2023")
     parser.add_argument("--quick", action="store_true", help="two seeds of the default workload and of two variants")
+    parser.add_argument("--seeds", type=int, help="at most so many of each workload")
+    parser.add_argument("--processes", type=int, default=1, help="how many runs at the same time")
+    parser.add_argument("--out", type=Path, help="each run is added to this file; what is there is not played again")
     parser.add_argument(
         "--workloads", type=_names, help="such as default,gpuspec33; left out: all with stored arrivals"
     )
 
 
 def run_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    return run(options["trace"], quick=options["quick"], workloads=options["workloads"])
+    if options["processes"] < 1 or (options["seeds"] or 1) < 1:
+        raise ValueError("--processes and --seeds must be 1 or more")
+    return run(
+        options["trace"],
+        quick=options["quick"],
+        workloads=options["workloads"],
+        seeds=options["seeds"],
+        processes=options["processes"],
+        out=options["out"],
+    )
 
 
 def text(result: Mapping[str, Any]) -> str:

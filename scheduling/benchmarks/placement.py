@@ -17,9 +17,13 @@ from scheduling.core import experiment
 from scheduling.core.fleet import Fleet
 from scheduling.core.fragmentation import TypicalShape
 from scheduling.core.model import SCORES, Request, Score
+from scheduling.workload.machine import machine
 
 NODE_LIST = "openb_node_list_gpu_node.csv"
 COLUMNS = (95, 100, 130)
+GROWING: tuple[Score, ...] = ("fragmentation", "lookahead")
+GROWTH_SEEDS = (42, 43, 44)
+GROWTH_COPIES = 10
 OWN_SEEDS = tuple(range(42, 52))
 PUBLISHED_POLICY: Mapping[str, str] = {"fragmentation": "FGD"}
 
@@ -96,6 +100,63 @@ def run(
     }
     result |= _quality(outcomes, published_dir, workload, score, comparable=source == "stored" and copies == 1)
     return result
+
+
+def growth(
+    trace_dir: Path,
+    *,
+    scores: Sequence[Score] = GROWING,
+    seeds: Sequence[int] = GROWTH_SEEDS,
+    workload: str = "default",
+    copies: int = GROWTH_COPIES,
+) -> dict[str, Any]:
+    """How much more a decision costs on ``copies`` of the fleet than on one, every shape known before the clock starts.
+
+    Processor time, the arrivals as many times as the fleet, so that both fill up alike; medians over the seeds.
+    """
+    csv_dir = csv_dir_of(trace_dir)
+    nodes = experiment.read_nodes(read(csv_dir / NODE_LIST))
+    pods = experiment.read_pods(read(csv_dir / f"openb_pod_list_{workload}.csv"))
+    arrivals, source = arrivals_of(published_dir_of(csv_dir) / "pod_orders" / f"{workload}.npz", seeds, pods, nodes)
+    typical, demand = experiment.typical_of(pods), experiment.demand_of(pods)
+    rows = []
+    for score in scores:
+        costs: dict[int, list[float]] = {1: [], copies: []}
+        for drawn in arrivals.values():
+            for count, found in costs.items():
+                fleet = experiment.build_fleet(
+                    nodes, drawn.node_ranks, score=score, typical=typical, demand=demand, copies=count
+                )
+                found.append(_seconds_per_decision(fleet, experiment.arriving(pods, drawn.order, count)))
+        small, large = (statistics.median(costs[count]) for count in (1, copies))
+        rows.append(
+            {
+                "score": score,
+                "microseconds": round(small * 1e6, 2),
+                "microseconds_on_copies": round(large * 1e6, 2),
+                "growth": round(large / small, 3),
+                "below_two": large < 2 * small,
+            }
+        )
+    return {
+        "benchmark": "placement",
+        "part": "growth",
+        "workload": workload,
+        "arrival_orders": source,
+        "seeds": list(arrivals),
+        "nodes": len(nodes),
+        "nodes_of_copies": len(nodes) * copies,
+        "threads": 1,
+        "rows": rows,
+        "machine": machine(),
+    }
+
+
+def _seconds_per_decision(fleet: Fleet, requests: Sequence[Request]) -> float:
+    fleet.warm(dict.fromkeys(requests))
+    begin = time.process_time()
+    fleet.place_each(requests)
+    return (time.process_time() - begin) / len(requests)
 
 
 def _quality(
@@ -218,9 +279,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=_seeds, help="such as 42,43; left out: all stored arrival orders")
     parser.add_argument("--orders", type=Path, help="npz file of arrival orders; left out: looked for beside the trace")
     parser.add_argument("--nodes-copies", type=_copies, default=1, help="fleet and arrivals so many times (scaling)")
+    parser.add_argument("--growth", action="store_true", help="what a decision costs on 10 fleets, against one")
 
 
 def run_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    if options["growth"]:
+        copies = options["nodes_copies"] if options["nodes_copies"] > 1 else GROWTH_COPIES
+        return growth(
+            options["trace"], seeds=options["seeds"] or GROWTH_SEEDS, workload=options["workload"], copies=copies
+        )
     return run(
         options["trace"],
         score=options["score"],
@@ -233,6 +300,12 @@ def run_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def text(result: Mapping[str, Any]) -> str:
     """The figures for people, one a line."""
+    if result.get("part") == "growth":
+        return "\n".join(
+            f"{row['score']}: {row['microseconds']} µs a decision on {result['nodes']} nodes, "
+            f"{row['microseconds_on_copies']} on {result['nodes_of_copies']}: {row['growth']} times"
+            for row in result["rows"]
+        )
     published = result["published"] or {}
     fleet = f"{result['nodes']} nodes, {result['devices']} devices"
     runs = f"{len(result['seeds'])} seeds ({result['arrival_orders']} arrival orders)"

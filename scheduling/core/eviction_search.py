@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from scheduling.core.admission import Refusal
 from scheduling.core.cycle import Candidate, Cycle
@@ -21,6 +22,7 @@ from scheduling.core.victims import Rule, Unit, Victims
 
 MOST_NODES = 32
 FEW_NODES = 64  # up to so many, their victims are found node by node, not among those of the whole pool
+NOBODY = 1 << 63  # above every priority
 NO_ROOM_TO_MAKE = frozenset({"pool_unavailable", "class_cap", "next_cycle"})  # what no eviction changes
 
 
@@ -40,7 +42,7 @@ class Search:
         self._cycle = cycle
         self._future = future
         self._at = future.at
-        self._victims = Victims(future.at, future.running, cycle.snapshot.now)
+        self._lowest = min((job.priority for job in future.running if job.preemptible), default=NOBODY)
         standing = future.at.account.standing
         self._deserved = standing.deserved
         # Guarantees beyond the capacity are scaled down in what is deserved, yet nobody reclaims what is inside one.
@@ -54,6 +56,11 @@ class Search:
         self._others = Others(future.at, future.running, cycle.snapshot.now, self._floor)
         self._rescued = 0
         self.touched: set[int] = set()  # leaves that something was taken from
+
+    @cached_property
+    def _victims(self) -> Victims:
+        """Laid out when the first candidate comes that anyone could give way to: mostly none does."""
+        return Victims(self._at, self._future.running, self._cycle.snapshot.now)
 
     def evictions_for(self, candidate: Candidate) -> list[Eviction]:
         """The evictions that let the candidate start once they are done: it then has a claim on the room. None where
@@ -94,9 +101,11 @@ class Search:
     def _rules(self, case: _Case) -> Iterator[tuple[Rule, ...]]:
         """What may be tried, one after the other: only rules that have a victim at all."""
         leaf, allocated = case.candidate.leaf, self._at.account.allocated
+        height = self._entitled(case, case.charge)
+        if not height and case.candidate.job.priority <= self._lowest:
+            return
         blocked = self._cycle.over_quota(case.candidate, self._at, case.charge)
         own_quota = blocked is not None and blocked.code != "over_share" and self._is_own(case, blocked)
-        height = self._entitled(case, case.charge)
         above = [other for other in self._victims.leaves if other != leaf and allocated[other] > self._floor[other]]
         reclaim = height > 0 and not own_quota and any(self._can_lose(case, other, height) for other in above)
         preempt = any(
@@ -210,6 +219,8 @@ class Search:
         if Room(self._at.pool.fleet).fits(wants):  # only quota is in the way
             return self._search_in(case, rules, Area(None, wants))
         areas = search_areas(self._at.pool.fleet, wants)
+        if all(area.nodes is not None and not area.nodes for area in areas):
+            return None  # no node could ever host it
         if len(areas) == 1:
             return self._search_in(case, rules, areas[0])
         best: tuple[tuple[int, int, int], Area] | None = None
@@ -333,10 +344,11 @@ class Search:
     ) -> Unit | None:
         unit = next(queue, None) if head is None else head
         while unit is not None:
-            now = self._victims.whole_of(unit, (each.unit for each in chosen))
-            helps = nodes is None or any(task.placement.node in nodes for task in now.tasks)
-            if helps and self._eligible(case, rule, now):
-                return now
+            if nodes is None or any(task.placement.node in nodes for task in unit.job.tasks):
+                now = self._victims.whole_of(unit, (each.unit for each in chosen))
+                helps = nodes is None or any(task.placement.node in nodes for task in now.tasks)
+                if helps and self._eligible(case, rule, now):
+                    return now
             unit = next(queue, None)
         return None
 

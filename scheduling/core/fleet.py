@@ -21,7 +21,8 @@ among those of which it takes least.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,15 @@ class PlacedEach:
     fragmentation_milli: np.ndarray  # float64: of the whole fleet after it
 
 
+@dataclass(frozen=True, slots=True)
+class _Headrooms:
+    """What was worked out for one version of the fleet. ``of_devices``: by request without its CPU and host memory."""
+
+    version: int
+    of_request: dict[Request, Headroom] = field(default_factory=dict)
+    of_devices: dict[Request, placement_headroom.Devices] = field(default_factory=dict)
+
+
 def compile_kernels(score: Score = "binpack") -> None:
     """What ``place``, ``take`` and ``give_back`` need is compiled and, where possible, kept on disk for the next time.
 
@@ -127,19 +137,36 @@ class Fleet:
         from scheduling.core import placement_kernels
 
         self._k = placement_kernels
-        self._kernels: Any = placement_kernels  # whose place, change and place_each are used
         self.version = 0
-        self.score: Score = score
         self.exclusive = exclusive
         self.step_milli = step_milli
-        self.typical = tuple(typical)
-        self._demand: Demand = (demand or demand_of_typical(typical)) if score == "lookahead" and typical else ()
-        self._scarce: list[Scarce] = []
         ordered = sorted(nodes, key=lambda node: node.rank)
         self.states = tuple(ordered)  # as they were given: what has been taken since is not in them
         self._index(ordered)
-        self._lay_out(ordered)
-        for position in range(len(ordered)):
+        rows = node_rows(ordered, self._k.NODE_COLUMNS)
+        self._judge(score, typical, demand, rows, device_columns(ordered, self._classes, self._k.DEVICE_COLUMNS))
+
+    def judged_anew(self, score: Score, typical: Sequence[TypicalShape] = (), demand: Demand = ()) -> Fleet:
+        """The same nodes with the same on them, placed by this score and these typical shapes; this one is as it was.
+
+        Positions and placements of one are good in the other.
+        """
+        fleet = copy(self)
+        fleet.version += 1
+        fleet._judge(score, typical, demand, self._tables.nodes.copy(), self._tables.devices.copy())
+        return fleet
+
+    def _judge(
+        self, score: Score, typical: Sequence[TypicalShape], demand: Demand, rows: np.ndarray, columns: np.ndarray
+    ) -> None:
+        self.score: Score = score
+        self.typical = tuple(typical)
+        self._demand: Demand = (demand or demand_of_typical(typical)) if score == "lookahead" and typical else ()
+        self._scarce: list[Scarce] = []
+        self._kernels: Any = self._k  # whose place, change and place_each are used
+        rows[:, [self._k.N_CHANGED, self._k.N_KEY]] = 0
+        self._lay_out(rows, columns)
+        for position in range(len(rows)):
             self._note_change(position)
 
     def _index(self, ordered: list[NodeState]) -> None:
@@ -161,9 +188,9 @@ class Fleet:
         self._classes = sorted({class_of(device) for device in devices})
         self.cuts_by_rule = any(kind.rule.kind != "any" for kind in self._classes)
 
-    def _lay_out(self, ordered: list[NodeState]) -> None:
+    def _lay_out(self, rows: np.ndarray, columns: np.ndarray) -> None:
         k = self._k
-        node_count, class_count = len(ordered), len(self._classes)
+        node_count, class_count = len(rows), len(self._classes)
         base = self._base = 1 << max(node_count - 1, 0).bit_length()
         per_node = 2 * 4 if self.score != "lookahead" else 2 * 4 + 4 + 8
         self._most_slots = max(8, min(MOST_SHAPES, TREE_BYTES // (per_node * base)))
@@ -171,14 +198,15 @@ class Fleet:
         self._labelled: dict[int, np.ndarray] = {}  # by slot, where not every node carries the labels asked for
         self._borne: dict[int, np.ndarray] = {}  # by slot, where not every node's taints are tolerated
         self._every_node = np.ones(node_count, dtype=np.bool_)
-        self._headrooms: tuple[int, dict[Request, Headroom]] = (0, {})
+        self._headrooms = _Headrooms(0)
+        self._possible: dict[Request, int] = {}
         rule = self.score if self.typical or self.score not in ("fragmentation", "lookahead") else "binpack"
         typical = typical_tables(self.typical, self._classes, self.step_milli)
-        most_devices = max((len(node.devices) for node in ordered), default=0)
+        most_devices = int(rows[:, k.N_COUNT].max(initial=0))
         self._tables = k.Tables(
             facts=np.array([SCORES.index(rule), self.exclusive, node_count, base, 0], dtype=np.int64),
-            nodes=node_rows(ordered, k.NODE_COLUMNS),
-            devices=device_columns(ordered, self._classes, k.DEVICE_COLUMNS),
+            nodes=rows,
+            devices=columns,
             fragments=np.zeros(node_count),
             log=np.zeros(base, dtype=np.int64),
             shapes=np.zeros((self._most_slots, k.SHAPE_COLUMNS), dtype=np.int64),
@@ -521,17 +549,27 @@ class Fleet:
 
     def headroom(self, request: Request) -> Headroom:
         """What there is for the request now, and what is short where it does not fit."""
-        version, known = self._headrooms
-        if version != self.version:
-            known = {}
-            self._headrooms = (self.version, known)
+        if self._headrooms.version != self.version:
+            self._headrooms = _Headrooms(self.version)
+        known, there = self._headrooms.of_request, self._headrooms.of_devices
         if request not in known:
+            alike = replace(request, cpu_milli=0, host_memory_mib=0)
+            if alike not in there:
+                there[alike] = placement_headroom.devices(request, self._supply(request, self._slot(request)))
+            found = placement_headroom.headroom(request, there[alike], self._possible_count(request))
+            slot = self._slot(request)
+            known[request] = replace(found, **self._tainted(request, slot)) if slot in self._borne else found
+        return known[request]
+
+    def _possible_count(self, request: Request) -> int:
+        """``Headroom.possible_nodes``; what a node could host if it were empty never changes."""
+        if request not in self._possible:
+            if len(self._possible) >= MOST_SHAPES:
+                self._possible.clear()
             slot = self._slot(request)
             self._kernels.place(self._tables, slot)  # so that the leaves are up to date
-            possible = self._tables.trees[slot, -self._base :] != self._k.NEVER
-            there = placement_headroom.headroom(request, self._supply(request, slot), int(possible.sum()))
-            known[request] = replace(there, **self._tainted(request, slot)) if slot in self._borne else there
-        return known[request]
+            self._possible[request] = int((self._tables.trees[slot, -self._base :] != self._k.NEVER).sum())
+        return self._possible[request]
 
     def _tainted(self, request: Request, slot: int) -> dict[str, Any]:
         """How many nodes match but for a taint, and the taints that keep the request away, each once."""

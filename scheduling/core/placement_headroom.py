@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
@@ -116,7 +116,17 @@ def emptied(tables: Tables, seen: Supply) -> Supply:
     )
 
 
-def headroom(request: Request, seen: Supply, possible_nodes: int) -> Headroom:
+class Devices(NamedTuple):
+    """What requests that differ in CPU and host memory only have in common: how far the nodes get with the devices."""
+
+    left: np.ndarray  # bool, of each node: matching, schedulable, and nothing about its devices is short
+    short: Short | None  # what is, where no node is left though one is matching and schedulable
+    told: Headroom  # all numbers but ``possible_nodes``, which the rest of the request decides
+    cpu: np.ndarray  # free on each node
+    host: np.ndarray
+
+
+def devices(request: Request, seen: Supply) -> Devices:
     there = seen.matching & seen.schedulable
     by_compute = seen.usable & (seen.compute >= seen.need_compute)
     by_memory = seen.usable & (seen.need_compute > 0) & (seen.memory >= seen.need_memory)
@@ -130,15 +140,13 @@ def headroom(request: Request, seen: Supply, possible_nodes: int) -> Headroom:
         (first if request.devices == 1 else "devices", _alike_in_node(request, seen, asked) >= request.devices),
         (second, _alike_in_node(request, seen, both) >= request.devices),
         ("sharing", giving >= request.devices),
-        ("cpu", seen.cpu >= request.cpu_milli),
-        ("host_memory", seen.host >= request.host_memory_mib),
     )
-    fits, short = _furthest(there, obstacles)
+    left, short = _furthest(there, obstacles)
     room = np.where(seen.usable, seen.open, 0)
-    return Headroom(
-        fits=fits,
+    told = Headroom(
+        fits=False,
         matching_nodes=int(seen.matching.sum()),
-        possible_nodes=possible_nodes,
+        possible_nodes=0,
         cordoned_nodes=int((seen.matching & ~seen.schedulable).sum()),
         free_milli=int(room.sum()),
         largest_piece_milli=_largest(room),
@@ -150,6 +158,21 @@ def headroom(request: Request, seen: Supply, possible_nodes: int) -> Headroom:
         largest_free_host_memory_mib=_largest(seen.host[there]),
         short=short,
     )
+    return Devices(left, short, told, seen.cpu, seen.host)
+
+
+def headroom(request: Request, there: Devices, possible_nodes: int) -> Headroom:
+    """``there``: of any request that asks for the same devices."""
+    short = there.short
+    fits = bool(there.left.any())
+    if fits:
+        obstacles: tuple[tuple[Short, np.ndarray], ...] = (
+            ("cpu", there.cpu >= request.cpu_milli),
+            ("host_memory", there.host >= request.host_memory_mib),
+        )
+        left, short = _furthest(there.left, obstacles)
+        fits = bool(left.any())
+    return replace(there.told, fits=fits, possible_nodes=possible_nodes, short=short)
 
 
 def most_tasks(request: Request, seen: Supply, limit: int) -> int:
@@ -210,16 +233,16 @@ def _alike_in_node(request: Request, seen: Supply, flags: np.ndarray) -> np.ndar
     return np.max([_in_node(seen, flags & (seen.need_compute == compute)) for compute in seen.computes], axis=0)
 
 
-def _furthest(there: np.ndarray, obstacles: tuple[tuple[Short, np.ndarray], ...]) -> tuple[bool, Short | None]:
-    """(True, None) where a node of ``there`` passes all; else what stops the one that passes most in this order."""
+def _furthest(there: np.ndarray, obstacles: tuple[tuple[Short, np.ndarray], ...]) -> tuple[np.ndarray, Short | None]:
+    """The nodes of ``there`` that pass all; where there are none, what stops the one that passes most in this order."""
     left = there
     for name, passed in obstacles:
         if not left.any():
-            return False, None
+            return left, None
         if not (left & passed).any():
-            return False, name
+            return left & passed, name
         left = left & passed
-    return bool(left.any()), None
+    return left, None
 
 
 def _largest(values: np.ndarray) -> int:

@@ -74,6 +74,7 @@ class Room:
         self.fleet = fleet
         self._taken: list[Placement] = []
         self._too_many: dict[Request, int] = {}  # the fewest tasks of a shape that did not fit at once
+        self._too_large: dict[Request, list[tuple[int, int]]] = {}  # by devices: CPU and memory of one that did not fit
         self._too_mixed: dict[tuple[Want, ...], int] = {}  # gangs of several shapes, and how many tasks found room
 
     def take(self, wants: tuple[Want, ...]) -> list[TaskStart] | None:
@@ -119,10 +120,25 @@ class Room:
 
     def known_full(self, wants: tuple[Want, ...]) -> bool:
         """Whether it is known without trying that ``wants`` do not fit."""
-        too_many = self._too_many
-        if any(want.tasks >= too_many.get(want.request, want.tasks + 1) for want in wants):
+        if any(want.tasks >= self._fewest_too_many(want) for want in wants):
             return True
         return (len(wants) > 1 or wants[0].rule is not None) and wants in self._too_mixed
+
+    def _fewest_too_many(self, want: Want) -> int:
+        """The fewest tasks of the shape of which it is known that they do not fit at once; else more than wanted.
+
+        What asks for the same devices as one that did not fit, and for no less CPU and memory, does not fit either:
+        so a queue of many shapes is mostly refused without a look at the nodes.
+        """
+        known = self._too_many.get(want.request)
+        if known is not None:
+            return known
+        request = want.request
+        refused = self._too_large.get(_devices_of(request), ()) if self._too_large else ()
+        if any(cpu <= request.cpu_milli and host <= request.host_memory_mib for cpu, host in refused):
+            self._too_many[request] = 1
+            return 1
+        return want.tasks + 1
 
     def fits(self, wants: tuple[Want, ...]) -> bool:
         """Whether ``wants`` could be taken now; takes nothing."""
@@ -134,9 +150,11 @@ class Room:
 
     def count_fitting(self, wants: tuple[Want, ...]) -> int:
         """How many tasks of ``wants``, tried in their order, find room together, or did when they were refused."""
+        known = [self._too_many[want.request] - 1 for want in wants[:1] if want.request in self._too_many]
+        if known == [0]:
+            return 0
         tasks = self._take_as_many(wants)
         self.undo(tasks)
-        known = [self._too_many[want.request] - 1 for want in wants[:1] if want.request in self._too_many]
         return min([len(tasks), *known, self._too_mixed.get(wants, len(tasks))])
 
     def undo(self, tasks: Sequence[TaskStart]) -> None:
@@ -183,7 +201,15 @@ class Room:
 
     def _remember(self, wants: tuple[Want, ...], fitting: int = 0) -> None:
         """That one shape did not fit says so for every gang with as many of it; several say so only together."""
-        if len(wants) == 1:
-            self._too_many[wants[0].request] = wants[0].tasks
-        else:
+        if len(wants) > 1:
             self._too_mixed[wants] = fitting
+            return
+        request, tasks = wants[0].request, wants[0].tasks
+        self._too_many[request] = tasks
+        if tasks == 1:
+            refused = self._too_large.setdefault(_devices_of(request), [])
+            refused.append((request.cpu_milli, request.host_memory_mib))
+
+
+def _devices_of(request: Request) -> Request:
+    return replace(request, cpu_milli=0, host_memory_mib=0)

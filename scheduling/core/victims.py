@@ -97,7 +97,7 @@ class Victims:
 
     def whole_of(self, unit: Unit, taken: Iterable[Unit]) -> Unit:
         """The unit with all that lives of its job, less what is taken of it already."""
-        if not unit.whole:
+        if not unit.whole or len(unit.tasks) == len(unit.job.tasks):  # nothing of such a job goes by itself
             return unit
         gone = {task.allocation_id for other in taken if other.job is unit.job for task in other.tasks} | self._gone
         tasks = tuple(task for task in unit.job.tasks if not task.releasing and task.allocation_id not in gone)

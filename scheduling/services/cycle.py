@@ -12,16 +12,16 @@ from typing import Any, Literal
 
 from django.db import IntegrityError, connection
 
-from events.rows import insert_rows, update_rows
+from events.rows import insert_rows, set_rows, update_rows
 from events.services import Journal, unit_of_work
 from inventory.models import Device, Node, Pool
 from scheduling import ports
 from scheduling.core import model as core
 from scheduling.core import reasons as core_reasons
 from scheduling.core.codec import Recorded
-from scheduling.core.decide import decide
 from scheduling.models import Allocation, AllocationDevice, Decision, Job, Task
 from scheduling.services import lease as leases
+from scheduling.services.deciding import Standing, decide
 from scheduling.services.estimates import Estimates
 from scheduling.services.evict import evict, made_room_at
 from scheduling.services.mend import send_back
@@ -70,6 +70,7 @@ class Scheduler:
     last_plan: core.Plan | None = None
     estimate_interval: timedelta = timedelta(0)
     estimates: Estimates = field(init=False)
+    _standing: Standing = field(default_factory=Standing)
     _told: dict[int, tuple[datetime, tuple[core.Reason, ...]]] = field(default_factory=dict)
     _refused: RefusalsTold = field(default_factory=RefusalsTold)
 
@@ -136,7 +137,10 @@ class Scheduler:
         snapshot = self.picture.snapshot(now)
         self.estimates.outdate()
         deciding = time.perf_counter()
-        plan = decide(snapshot, self.policy)
+        plan = self._standing.plan_for(snapshot, self.policy)
+        if plan is None:
+            plan = decide(snapshot, self.policy)
+            self._standing.keep(snapshot, self.policy, plan)
         deciding = time.perf_counter() - deciding
         try:
             committed = self._commit(plan, now, begun, snapshot)
@@ -461,9 +465,9 @@ def _tell(
         unit = _unit(picture, job.pool_ids[0])
         rows.append((job, [reason_json(reason, unit) for reason in found]))
     for growing, states in ((False, [Job.State.PENDING]), (True, sorted(JOB_ACTIVE))):
-        Job.objects.filter(state__in=states).bulk_update(
-            [Job(pk=job.id, reasons=told) for job, told in rows if job.growing == growing], ["reasons"], batch_size=200
-        )
+        of_these = {job.id: [told] for job, told in rows if job.growing == growing}
+        for state in states:
+            set_rows(Job, ["reasons"], of_these, only={"state": state}, counts_up=False)
     for job, told in rows:
         if job.id not in changed or job.growing:
             continue

@@ -28,15 +28,19 @@ from scheduling.services import restarts
 from scheduling.services.budget_holds import under_budget
 from scheduling.services.holding import held_numbers
 from scheduling.services.picture_rows import (
+    AT_ONCE,
     EPOCH,
     MICROSECOND,
     NOTHING_LEARNED,
+    UNREAD,
     Held,
+    Learned,
     PoolPicture,
     Runner,
     charge,
     chunks,
     ends_at,
+    in_parts,
     kept_since,
     learn,
     microseconds,
@@ -89,6 +93,14 @@ JOB_EVENTS = (
     "job.lost_tasks",
     "job.dependency",
     "job.replica",
+)
+HEEDED = (
+    "allocations.released",
+    "priority_class.set",
+    *FLEET_EVENTS,
+    *CLAIM_EVENTS,
+    *BUDGET_EVENTS,
+    *JOB_EVENTS,
 )
 
 
@@ -147,13 +159,16 @@ class Picture:
             self.load(now)
             return True
         changed = self._claims_due(now) | self._protection_ended(now) | self._shares_moved(now) | self._rests_ended(now)
-        if last_seq(self.seq) == self.seq:
+        last = last_seq(self.seq)
+        if last == self.seq:
             return changed
+        # Numbers become visible in their order: nothing up to ``last`` is still to come.
         rows = list(
-            Event.objects.filter(seq__gt=self.seq)
+            Event.objects.filter(seq__gt=self.seq, seq__lte=last, kind__in=HEEDED)
             .order_by("seq")
             .values_list("seq", "kind", "pool_id", "job_id", "data", "at")
         )
+        self.seq = last
         if not rows:
             return changed
         fleets: set[int] = set()
@@ -184,7 +199,6 @@ class Picture:
                 jobs |= {job.id for job in self.pending.values() if job.growing}
             elif kind == "priority_class.set":
                 everything = True
-        self.seq = rows[-1][0]
         if everything:
             self.load(now)
             return True
@@ -273,7 +287,7 @@ class Picture:
             learned = learn(pool) if score in LEARNING else NOTHING_LEARNED
             fleet = Fleet(
                 nodes,
-                score="fragmentation" if score == "lookahead" and not self._may_look_ahead(learned.jobs) else score,
+                score=self._score(score, learned),
                 step_milli=pool.step_milli,
                 exclusive=pool.sharing == Pool.Sharing.EXCLUSIVE,
                 typical=learned.typical,
@@ -298,12 +312,15 @@ class Picture:
     def _load_held(self, pool_id: int, **only: Any) -> None:
         """Counts what is held in the pool; ``only``: a filter of allocations, where the rest is counted already."""
         pool = self.pools[pool_id]
-        slices: dict[int, list[AllocationDevice]] = defaultdict(list)
+        slices: dict[int, list[tuple[int, int]]] = defaultdict(list)
         of_these = {f"allocation__{name}": value for name, value in only.items()}
-        for row in AllocationDevice.objects.filter(
+        held = AllocationDevice.objects.filter(
             allocation__pool_id=pool_id, allocation__released_at__isnull=True, **of_these
-        ).order_by("allocation_id", "device__index"):
-            slices[row.allocation_id].append(row)
+        )
+        of_devices = held.order_by("allocation_id", "device__index")
+        rows = of_devices.values_list("allocation_id", "device_id", "memory_mib")
+        for allocation_id, device_id, memory_mib in rows.iterator(AT_ONCE):
+            slices[allocation_id].append((device_id, memory_mib))
         live = Allocation.objects.filter(pool_id=pool_id, released_at__isnull=True, **only).annotate(
             class_name=F("job__priority_class__name"),
             position=F("task__group__position"),
@@ -311,13 +328,13 @@ class Picture:
             asked_mib=F("task__group__memory_mib"),
         )
         self._load_runners(pool_id, **only)
-        for row in live.order_by("id"):
-            own = slices.get(row.pk, [])
+        for row in live.order_by("id").iterator(AT_ONCE):
+            own = slices.pop(row.pk, [])
             placement = pool.fleet.placement_on(
                 row.node_id,
-                tuple(each.device_id for each in own),
+                tuple(device_id for device_id, _ in own),
                 row.compute_milli,
-                tuple(each.memory_mib for each in own),
+                tuple(memory_mib for _, memory_mib in own),
                 row.cpu_milli,
                 row.host_memory_mib,
             )
@@ -347,17 +364,21 @@ class Picture:
 
     def _load_runners(self, pool_id: int, **only: Any) -> None:
         live = Allocation.objects.filter(pool_id=pool_id, released_at__isnull=True, **only).values("job_id")
-        jobs = list(Job.objects.filter(pk__in=live).select_related("priority_class").order_by("id"))
-        least: dict[int, list[int]] = defaultdict(list)
-        for chunk in chunks([job.pk for job in jobs], 500):
-            rows = TaskGroup.objects.filter(job_id__in=chunk).order_by("job_id", "position")
+        jobs = Job.objects.filter(pk__in=live).select_related("priority_class").defer(*UNREAD).order_by("id")
+        for some in in_parts(jobs.iterator(AT_ONCE), AT_ONCE):
+            least: dict[int, list[int]] = defaultdict(list)
+            rows = TaskGroup.objects.filter(job_id__in=[job.pk for job in some]).order_by("job_id", "position")
             for job_id, min_count in rows.values_list("job_id", "min_count"):
                 least[job_id].append(min_count)
-        for job in jobs:
-            self.runners[job.pk] = runner_of(job, least[job.pk])
+            for job in some:
+                self.runners[job.pk] = runner_of(job, least[job.pk])
 
     def _load_jobs(self, jobs: QuerySet[Job], now: datetime) -> None:
-        rows = list(jobs.select_related("priority_class").order_by("id"))
+        wanted = jobs.select_related("priority_class").defer(*UNREAD).order_by("id")
+        for rows in in_parts(wanted.iterator(AT_ONCE), AT_ONCE):
+            self._load_some(rows, now)
+
+    def _load_some(self, rows: Sequence[Job], now: datetime) -> None:
         groups: dict[int, list[TaskGroup]] = defaultdict(list)
         ids = [job.pk for job in rows]
         growing = [job.pk for job in rows if job.state != Job.State.PENDING]
@@ -438,9 +459,15 @@ class Picture:
 
     def relearn(self) -> None:
         """Pools that learn what is typical do so anew, once enough requests came since the last time."""
-        due = [pool.id for pool in self.pools.values() if pool.score in LEARNING and self._learns_now(pool)]
-        if due:
-            self._reload_pools(due)
+        for pool in self.pools.values():
+            if pool.score in LEARNING and self._learns_now(pool):
+                learned = learn(pool.row)
+                score = self._score(pool.score, learned)
+                pool.fleet = pool.fleet.judged_anew(score, learned.typical, learned.demand)
+                pool.learned_from, pool.requests_seen = learned.jobs, 0
+
+    def _score(self, asked: core.Score, learned: Learned) -> core.Score:
+        return "fragmentation" if asked == "lookahead" and not self._may_look_ahead(learned.jobs) else asked
 
     def _learns_now(self, pool: PoolPicture) -> bool:
         waits = pool.score == "lookahead" and pool.fleet.score != "lookahead"

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import TypeVar
 
 from django.db.models import Q
 
-from inventory.models import Device, EngineConnection, Node, Pool
+from inventory.models import AcceleratorModel, Device, EngineConnection, Node, Pool
 from inventory.slicing import rule_of
 from scheduling.core import model as core
 from scheduling.core.fleet import Fleet
 from scheduling.core.fragmentation import TypicalShape, typical_shapes
 from scheduling.core.lookahead import Demand
-from scheduling.core.slicing import SliceRule
 from scheduling.models import Job, Task, TaskGroup
 from scheduling.past_use import PoolMemory
 
+T = TypeVar("T")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 # The scores that learn from what is asked: from how many recent jobs of the pool.
 TYPICAL_REQUESTS = 2000
+AT_ONCE = 2000  # rows in memory while much is read
+UNREAD = ("command", "environment", "image", "end_message")  # columns of a job that no picture shows
 
 
 def microseconds(moment: datetime) -> int:
@@ -194,6 +198,13 @@ def chunks(ids: Sequence[int], size: int) -> Iterable[Sequence[int]]:
     return (ids[start : start + size] for start in range(0, len(ids), size))
 
 
+def in_parts(rows: Iterable[T], size: int) -> Iterator[list[T]]:
+    """The rows in their order, ``size`` at a time."""
+    following = iter(rows)
+    while part := list(islice(following, size)):
+        yield part
+
+
 def charge(pool: PoolPicture, placement: core.Placement) -> int:
     """What a placement counts against quotas, in the pool's unit."""
     return placement.cpu_milli if pool.unit == Pool.Unit.CPU else placement.milli
@@ -220,20 +231,16 @@ def node_states(pool: Pool) -> tuple[list[core.NodeState], dict[int, tuple[int, 
     """The pool's nodes as the core takes them, free of allocations (those are counted one by one), and its devices."""
     by_node: dict[int, list[core.DeviceState]] = defaultdict(list)
     devices: dict[int, tuple[int, int]] = {}
-    rules: dict[int, SliceRule] = {}  # by model; one object for all its devices
-    for device in Device.objects.filter(node__pool=pool).select_related("model").order_by("node_id", "index"):
-        devices[device.pk] = (device.node_id, device.model_id)
-        by_node[device.node_id].append(
-            core.DeviceState(
-                id=device.pk,
-                index=device.index,
-                model=device.model.name,
-                vendor=device.model.vendor,
-                memory_mib=device.memory_mib,
-                healthy=device.health == Device.Health.OK,
-                rule=rules.setdefault(device.model_id, rule_of(device.model)),
-            )
-        )
+    models = AcceleratorModel.objects.filter(devices__node__pool=pool).order_by().distinct()
+    rules = {model.pk: rule_of(model) for model in models}  # one object for all devices of a model
+    # Plain values, a part at a time: as objects, and all at once, a large fleet's devices would need 100 MiB meanwhile.
+    fields = ("id", "node_id", "index", "model_id", "model__name", "model__vendor", "memory_mib", "health")
+    rows = Device.objects.filter(node__pool=pool).order_by("node_id", "index").values_list(*fields)
+    for device_id, node_id, index, model_id, model, vendor, memory_mib, health in rows.iterator(AT_ONCE):
+        devices[device_id] = (node_id, model_id)
+        healthy = health == Device.Health.OK
+        state = core.DeviceState(device_id, index, model, vendor, memory_mib, healthy, rule=rules[model_id])
+        by_node[node_id].append(state)
     nodes = [
         core.NodeState(
             id=node.pk,
@@ -246,7 +253,7 @@ def node_states(pool: Pool) -> tuple[list[core.NodeState], dict[int, tuple[int, 
             labels=tuple(sorted((str(key), str(value)) for key, value in node.labels.items())),
             taints=tuple(sorted((str(key), str(value)) for key, value in node.taints.items())),
         )
-        for node in Node.objects.filter(pool=pool).order_by("rank")
+        for node in Node.objects.filter(pool=pool).order_by("rank").iterator(AT_ONCE)
     ]
     return nodes, devices
 

@@ -24,6 +24,27 @@ from scheduling.states import JOB_ACTIVE
 log = logging.getLogger(__name__)
 
 WAKING_EVENTS = ("allocations.bound", "job.stopping", "job.evicted", "node.state")
+# What an order tells that is in the rows as it is: field of the order → column; whole objects take ten times as long.
+ORDER_COLUMNS = {
+    "job_id": "job_id",
+    "job_name": "job__name",
+    "team": "team__slug",
+    "user": "user__username",
+    "task_index": "task__index",
+    "tasks": "job__tasks_wanted",
+    "environment": "job__environment",
+    "image": "job__image",
+    "node": "node__name",
+    "cpu_milli": "cpu_milli",
+    "host_memory_mib": "host_memory_mib",
+    "bound_at": "bound_at",
+    "running_at": "running_at",
+    "time_limit_s": "job__time_limit_s",
+    "simulated_duration_ms": "job__simulated_duration_ms",
+    "simulated_exit_code": "job__simulated_exit_code",
+}
+OTHER_COLUMNS = ("job__command", "task__group__command", "job__kind", "job__started_at")
+SLICE_COLUMNS = ("device__index", "device__uuid", "device__model__name", "compute_milli", "memory_mib")
 LAUNCH_PATIENCE = timedelta(minutes=5)
 
 
@@ -216,51 +237,27 @@ def orders(ids: Sequence[int]) -> list[Order]:
     """What the engine is told of each of these allocations, in order of id."""
     slices: dict[int, list[Slice]] = defaultdict(list)
     for chunk in _chunks(ids):
-        rows = AllocationDevice.objects.filter(allocation_id__in=chunk).select_related("device__model")
-        for row in rows.order_by("allocation_id", "device__index"):
-            slices[row.allocation_id].append(
-                Slice(row.device.index, row.device.uuid, row.device.model.name, row.compute_milli, row.memory_mib)
-            )
+        rows = AllocationDevice.objects.filter(allocation_id__in=chunk).order_by("allocation_id", "device__index")
+        for allocation_id, *of_device in rows.values_list("allocation_id", *SLICE_COLUMNS):
+            slices[allocation_id].append(Slice(*of_device))
     found = []
     for chunk in _chunks(ids):
-        rows = Allocation.objects.filter(pk__in=chunk).select_related(
-            "job", "team", "user", "node", "task", "task__group"
-        )
-        for row in rows.order_by("id"):
-            job = row.job
-            own = row.task.group.command
-            found.append(
-                Order(
-                    allocation_id=row.pk,
-                    job_id=job.pk,
-                    job_name=job.name,
-                    team=row.team.slug,
-                    user=row.user.username,
-                    task_index=row.task.index,
-                    tasks=job.tasks_wanted,
-                    command=tuple(job.command if own is None else own),
-                    environment=job.environment,
-                    image=job.image,
-                    node=row.node.name,
-                    slices=tuple(slices[row.pk]),
-                    cpu_milli=row.cpu_milli,
-                    host_memory_mib=row.host_memory_mib,
-                    bound_at=row.bound_at,
-                    running_at=row.running_at,
-                    time_limit_s=_time_left(job, row.bound_at),
-                    simulated_duration_ms=job.simulated_duration_ms,
-                    simulated_exit_code=job.simulated_exit_code,
-                )
-            )
+        rows = Allocation.objects.filter(pk__in=chunk).order_by("id")
+        for row in rows.values_list("pk", *ORDER_COLUMNS.values(), *OTHER_COLUMNS):
+            allocation_id, *columns, of_job, own, kind, began = row
+            told = dict(zip(ORDER_COLUMNS, columns, strict=True))
+            told["time_limit_s"] = _time_left(told["time_limit_s"], kind, began, told["bound_at"])
+            command = tuple(of_job if own is None else own)
+            found.append(Order(allocation_id, slices=tuple(slices[allocation_id]), command=command, **told))
     return found
 
 
-def _time_left(job: Job, bound_at: datetime) -> int | None:
+def _time_left(limit: int | None, kind: str, began: datetime | None, bound_at: datetime) -> int | None:
     """Seconds that a task bound then may run. A replica that joins a service later ends with it, and not after it."""
-    if job.time_limit_s is None or job.kind != Job.Kind.SERVICE or job.started_at is None:
-        return job.time_limit_s
-    late = max(0, int((bound_at - job.started_at).total_seconds()))
-    return max(1, job.time_limit_s - late)
+    if limit is None or kind != Job.Kind.SERVICE or began is None:
+        return limit
+    late = max(0, int((bound_at - began).total_seconds()))
+    return max(1, limit - late)
 
 
 def _chunks(ids: Sequence[int], size: int = 500) -> Iterable[Sequence[int]]:

@@ -13,7 +13,7 @@ from typing import Any
 from django.db import connection
 from django.db.models import F
 
-from events.rows import update_rows
+from events.rows import set_rows, update_rows
 from events.services import Journal, unit_of_work
 from inventory.models import Pool
 from scheduling import ports
@@ -24,7 +24,10 @@ from scheduling.services.cycle import change_accounts
 from scheduling.services.dependencies import followers_of, predecessors_ended
 from scheduling.services.mend import missing_tasks
 from scheduling.services.restarts import PLATFORM_ENDS, ended_by_itself
+from scheduling.services.row_writes import RowWrites
 from scheduling.states import ALLOCATION_MOVES, JOB_MOVES, check_move
+
+UNREAD = ("command", "environment", "image", "reasons", "pool_ids")  # columns of a job that no report is about
 
 
 def record_reports(reports: Sequence[Report], now: datetime) -> int:
@@ -34,12 +37,13 @@ def record_reports(reports: Sequence[Report], now: datetime) -> int:
     with unit_of_work() as journal:
         ids = [report.allocation_id for report in reports]
         _lock_jobs(ids)
-        rows = Allocation.objects.select_for_update(of=("self",), no_key=True)
-        rows = rows.filter(pk__in=ids, released_at__isnull=True)
-        allocations = {row.pk: row for row in rows.select_related("job", "pool").order_by("pk")}
-        jobs = {row.job_id: row.job for row in allocations.values()}
+        rows = Allocation.objects.select_for_update(no_key=True).filter(pk__in=ids, released_at__isnull=True)
+        allocations = {row.pk: row for row in rows.order_by("pk")}
+        job_ids = {row.job_id for row in allocations.values()}
+        jobs = {job.pk: job for job in Job.objects.filter(pk__in=job_ids).defer(*UNREAD)}
+        pools = Pool.objects.in_bulk({row.pool_id for row in allocations.values()})
         for row in allocations.values():
-            row.job = jobs[row.job_id]
+            row.job, row.pool = jobs[row.job_id], pools[row.pool_id]
         return _Recording(jobs, allocations, now, journal).record(reports)
 
 
@@ -52,13 +56,9 @@ def _lock_jobs(allocation_ids: Sequence[int]) -> None:
         list(Job.objects.select_for_update(no_key=True).filter(pk__in=job_ids).order_by("pk").values_list("pk"))
 
 
-def _update_alike(allocations: Sequence[Allocation], names: Sequence[str]) -> None:
-    """The rows carry these values of the objects; rows that end up alike are written together."""
-    alike: dict[tuple[Any, ...], list[int]] = defaultdict(list)
-    for allocation in allocations:
-        alike[tuple(getattr(allocation, name) for name in names)].append(allocation.pk)
-    for values, ids in alike.items():
-        update_rows(Allocation, ids, **dict(zip(names, values, strict=True)))
+def _update(allocations: Sequence[Allocation], names: Sequence[str]) -> None:
+    """The rows carry these values of the objects."""
+    set_rows(Allocation, names, {each.pk: [getattr(each, name) for name in names] for each in allocations})
 
 
 class _Recording:
@@ -71,6 +71,8 @@ class _Recording:
         self.journal = journal
         self.started: list[Allocation] = []
         self.ended: list[tuple[Allocation, Report]] = []
+        self.ended_of: dict[int, list[tuple[Allocation, Report]]] = defaultdict(list)
+        self.writes = RowWrites()  # to the rows of jobs
         self.touched: dict[int, None] = {}
         self.finished: dict[int, str] = {}  # job → the end that it came to
 
@@ -91,6 +93,7 @@ class _Recording:
         self._count_live()
         for job_id in self.touched:
             self._settle(self.jobs[job_id])
+        self.writes.write()
         predecessors_ended(self.finished, self.now, self.journal)
         return len(self.started) + len(self.ended)
 
@@ -117,12 +120,13 @@ class _Recording:
         allocation.exit_code = report.exit_code
         allocation.end_reason = (report.reason or ("exited" if report.exit_code is not None else "ended"))[:40]
         self.ended.append((allocation, report))
+        self.ended_of[allocation.job_id].append((allocation, report))
 
     def _write_started(self) -> None:
         if not self.started:
             return
         # What started and ended in one batch is written once, as ended.
-        _update_alike([each for each in self.started if each.released_at is None], ("state", "running_at"))
+        _update([each for each in self.started if each.released_at is None], ("state", "running_at"))
         update_rows(
             Task,
             [each.task_id for each in self.started],
@@ -141,7 +145,7 @@ class _Recording:
         if not self.ended:
             return
         gone = [allocation for allocation, _ in self.ended]
-        _update_alike(gone, ("state", "running_at", "released_at", "exit_code", "end_reason"))
+        _update(gone, ("state", "running_at", "released_at", "exit_code", "end_reason"))
         self._free(gone)
         by_moment: dict[tuple[datetime, str], list[Allocation]] = defaultdict(list)
         for allocation in gone:
@@ -205,7 +209,7 @@ class _Recording:
     # -- what it means for the job ----------------------------------------------------------------------------------
 
     def _settle(self, job: Job) -> None:
-        ended = [(allocation, report) for allocation, report in self.ended if allocation.job_id == job.pk]
+        ended = self.ended_of.get(job.pk, [])
         if job.ending == Job.Ending.NONE and job.kind == Job.Kind.SERVICE:
             self._judge_service(job, ended)
         elif job.ending == Job.Ending.NONE:
@@ -281,9 +285,8 @@ class _Recording:
         job.retries_used += retry
         if not self.live[job.pk]:
             return  # it ends with this very report: ``_finish`` writes it all
-        update_rows(
-            Job,
-            [job.pk],
+        self.writes.change(
+            job,
             ending=ending,
             ending_reason=job.ending_reason,
             retries_used=job.retries_used,
@@ -323,7 +326,7 @@ class _Recording:
         if job.tasks_wanted > 1 or job.ending == Job.Ending.CANCELLED:
             unfinished = [Task.State.PENDING, Task.State.STARTING, Task.State.RUNNING]
             Task.objects.filter(job=job, state__in=unfinished).update(state=Task.State.CANCELLED)
-        last = max((a.released_at for a, _ in self.ended if a.job_id == job.pk and a.released_at), default=self.now)
+        last = max((a.released_at for a, _ in self.ended_of[job.pk] if a.released_at), default=self.now)
         self._move(
             job,
             job.ending,
@@ -339,7 +342,7 @@ class _Recording:
     def _move(self, job: Job, state: str, **changes: Any) -> None:
         check_move(JOB_MOVES, job.state, state)
         before = job.state
-        update_rows(Job, [job.pk], only={"state": before}, state=state, **changes)
+        self.writes.change(job, {"state": before}, state=state, **changes)
         job.state = state
         self._record(job, "job.state", before=before, state=state, exit_code=job.exit_code)
 
