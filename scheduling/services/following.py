@@ -34,6 +34,7 @@ HOLDING_EVENTS = (
     "job.releasing",
     "job.requeued",
     "job.priority",
+    "job.reasons",  # among them since when room is kept for it
 )
 
 

@@ -196,7 +196,7 @@ class _Recording:
             return _replica_state(job, report)
         if report.exit_code != 0 and (_gave_way(allocation, job) or _lost_with_its_node(report, job)):
             return Task.State.PENDING
-        if report.exit_code == 0 and job.ending in (Job.Ending.NONE, Job.Ending.SUCCEEDED):
+        if report.exit_code == 0 and job.ending in (Job.Ending.NONE, Job.Ending.SUCCEEDED, Job.Ending.REQUEUE):
             return Task.State.SUCCEEDED
         if job.ending == Job.Ending.CANCELLED or (report.reason == "stopped" and job.ending == Job.Ending.FAILED):
             return Task.State.CANCELLED
@@ -307,6 +307,9 @@ class _Recording:
             first = Allocation.objects.filter(job=job, running_at__isnull=False).order_by("running_at").first()
             if first is not None and job.ending != Job.Ending.REQUEUE:
                 Job.objects.filter(pk=job.pk).update(started_at=first.running_at)
+        if job.ending == Job.Ending.REQUEUE and self._has_done_its_work(job):
+            # It was told to stop, and ended well before it did: nothing of it is to be done again.
+            job.ending, job.ending_reason, job.exit_code = Job.Ending.SUCCEEDED, "all_tasks_ended", 0
         if job.ending == Job.Ending.REQUEUE:
             Task.objects.filter(job=job).exclude(state=Task.State.PENDING).update(
                 state=Task.State.PENDING, exit_code=None
@@ -338,6 +341,12 @@ class _Recording:
             reasons=[],
         )
         self.finished[job.pk] = job.state
+
+    def _has_done_its_work(self, job: Job) -> bool:
+        """Whether all of its tasks that were ever at work ended well, and some were."""
+        tasks = Task.objects.filter(job=job)
+        undone = tasks.exclude(state=Task.State.SUCCEEDED).exclude(state=Task.State.PENDING, allocations__isnull=True)
+        return tasks.filter(state=Task.State.SUCCEEDED).exists() and not undone.exists()
 
     def _move(self, job: Job, state: str, **changes: Any) -> None:
         check_move(JOB_MOVES, job.state, state)

@@ -32,9 +32,11 @@ def as_read(picture: Picture, now: Any) -> Any:
     snapshot = picture.snapshot(now)
     pools = [
         (
-            replace(pool, fleet=NO_FLEET, usage={}, class_usage={}),
+            replace(pool, fleet=NO_FLEET, usage={}, class_usage={}, class_milli={}, memory_usage={}),
             {key: held for key, held in pool.usage.items() if held},
             {key: held for key, held in pool.class_usage.items() if held},
+            {key: held for key, held in pool.class_milli.items() if held},
+            {key: held for key, held in pool.memory_usage.items() if held},
             state_of(pool.fleet).nodes.tolist(),
             state_of(pool.fleet).devices.tolist(),
         )

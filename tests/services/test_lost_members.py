@@ -89,7 +89,7 @@ def test_without_a_replacement_nobody_goes_on(fleet):
     job.refresh_from_db()
     assert (job.state, job.ending, job.started_at, where(job)) == ("pending", "", None, [])
     assert set(Task.objects.filter(job=job).values_list("state", flat=True)) == {"pending"}
-    (decision,) = Decision.objects.filter(job=job, kind="refuse")
+    (decision,) = Decision.objects.filter(job=job, kind="refuse", rule="replacement")
     assert (decision.rule, decision.numbers) == ("replacement", {"missing_tasks": 1})
     assert [reason["code"] for reason in job.reasons] == ["gang_incomplete"]
     assert where(busy) == ["n-0"]
