@@ -31,7 +31,7 @@ from scheduling.core.model import (
     Start,
     TaskStart,
 )
-from scheduling.core.time_ahead import ends_by
+from scheduling.core.tenures import ends_by
 
 
 def forecast(snapshot: Snapshot, policy: Policy | None = None) -> Mapping[int, int]:
