@@ -40,7 +40,7 @@ INVENTORY_S = 60.0
 TROUBLE_S = 1.0
 STANDBY_S = 1.0  # between two looks whether the one who leads still does
 PRUNE_S = 3600.0
-ESTIMATE_S = 15.0  # between two estimates of when waiting jobs start, while things change
+ESTIMATE_S = 30.0  # between two estimates of when waiting jobs start, while things change
 AHEAD_S = 10.0  # between two looks whether look-ahead will be needed soon
 ENGINES = "engines"  # the name of their lease
 

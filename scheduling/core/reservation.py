@@ -35,7 +35,7 @@ from scheduling.core.room import Room, Want
 from scheduling.core.tenures import Tenure, by_holder, would_end
 from scheduling.core.time_ahead import Found, TimeAhead, entitled
 
-MOST_TRIED = 16  # different jobs of one pool for which one cycle looks ahead
+MOST_TRIED = 8  # different jobs of one pool for which one cycle looks ahead
 NO_MATTER_OF_TIME = frozenset({"pool_unavailable", "class_cap", "next_cycle"})
 
 

@@ -47,6 +47,7 @@ class TimeAhead:
         self._at = at
         self._future = future
         self._running: Columns | None = None
+        self._parted: tuple[tuple[int, int], tuple[Tenures, Tenures]] | None = None
 
     def earliest(self, candidate: Candidate) -> Found | None:
         """The earliest moment and place at which the candidate's least can start, all but its right to them judged.
@@ -93,13 +94,17 @@ class TimeAhead:
                         ends = ends if ends is None else max(ends, soonest)
                         self._running.add(ends, leaf, job.user_id, task.placement, task.holder)
         held, started = self._running, [each for each in self._cycle.started if each.pool is self._at]
+        so_far = (sum(len(each.tasks) for each in started), len(self._future.claims))
+        if self._parted is not None and self._parted[0] == so_far:
+            return self._parted[1]
         if started or self._future.claims:
             held = held.copy()
         for candidate in started:
             self._add_tasks(held, candidate, candidate.tasks, self._cycle.snapshot.now)
         for claim in self._future.claims:
             self._add_tasks(held, claim.candidate, claim.tasks, soonest)
-        return held.parted(cores=self._at.pool.unit == "cpu")
+        self._parted = so_far, held.parted(cores=self._at.pool.unit == "cpu")
+        return self._parted[1]
 
     def _add_tasks(self, held: Columns, candidate: Candidate, tasks: Sequence[TaskStart], start: int) -> None:
         ends = would_end(candidate, self._at, start)
