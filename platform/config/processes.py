@@ -42,7 +42,7 @@ TROUBLE_S = 1.0
 STANDBY_S = 1.0  # between two looks whether the one who leads still does
 PRUNE_S = 3600.0
 PATIENCE = timedelta(seconds=5)  # how long what is spent may be looked at late; what is foreseen is on time
-ESTIMATE_S = 15.0  # between two estimates of when waiting jobs start, while things change
+ESTIMATE_S = 30.0  # between two estimates of when waiting jobs start, while things change
 AHEAD_S = 10.0  # between two looks whether look-ahead will be needed soon
 ENGINES = "engines"  # the name of their lease
 

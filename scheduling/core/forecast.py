@@ -6,7 +6,8 @@ whatever it is that ends early; any other job starts no later unless what ends e
 somebody with a better claim arrives. There is no estimate rather than a wrong one: none for what is held, or waits for
 a pool that is out of reach, or for jobs without a time limit to end, or for something that should have ended already;
 and none beyond the bounds of the policy, which count and do not look at a clock, so the same picture gives the same
-estimates: ``max_moments`` later moments, ``max_forecast_starts`` starts, ``max_looks`` looks at a waiting job.
+estimates: ``max_moments`` later moments, ``max_forecast_starts`` starts, ``max_looks`` looks at a job that waits or
+runs.
 
 Nobody gives way in a forecast. Whoever waits until others have stopped starts when their grace has ended.
 """
@@ -31,7 +32,7 @@ from scheduling.core.model import (
     Start,
     TaskStart,
 )
-from scheduling.core.time_ahead import ends_by
+from scheduling.core.tenures import ends_by
 
 
 def forecast(snapshot: Snapshot, policy: Policy | None = None) -> Mapping[int, int]:
@@ -48,7 +49,7 @@ def forecast(snapshot: Snapshot, policy: Policy | None = None) -> Mapping[int, i
         for _ in range(policy.max_moments + 1):
             if moment is None or not later.anybody_waits:
                 break
-            looks += len(later.pending)
+            looks += later.size
             if looks > policy.max_looks and moment != snapshot.now:
                 break
             later.go_to(moment)
@@ -145,6 +146,11 @@ class _Later:
     @property
     def knows_of_an_end(self) -> bool:
         return bool(self._ends)
+
+    @property
+    def size(self) -> int:
+        """How much a decision has to look at."""
+        return len(self.pending) + len(self._running)
 
     @property
     def anybody_waits(self) -> bool:

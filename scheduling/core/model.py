@@ -279,7 +279,7 @@ class Policy:
     max_rescues: int = 25
     max_moments: int = 64
     max_forecast_starts: int = 2000
-    max_looks: int = 100_000
+    max_looks: int = 400_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,9 +32,10 @@ from scheduling.core.fleet import PlacementRefused
 from scheduling.core.future import Future, Holding
 from scheduling.core.model import Placement, Reservation, RunningJob, RunningTask, TaskStart
 from scheduling.core.room import Room, Want
-from scheduling.core.time_ahead import Found, Tenure, TimeAhead, entitled, would_end
+from scheduling.core.tenures import Tenure, by_holder, would_end
+from scheduling.core.time_ahead import Found, TimeAhead, entitled
 
-MOST_TRIED = 16  # different jobs of one pool for which one cycle looks ahead
+MOST_TRIED = 8  # different jobs of one pool for which one cycle looks ahead
 # What time does not mend, or what is between the jobs of one member: who fills the own limit keeps nobody else waiting.
 NO_MATTER_OF_TIME = frozenset({"pool_unavailable", "class_cap", "next_cycle", "over_user_limit"})
 
@@ -56,7 +57,7 @@ class Kept:
         self._future = future
         self._wanted = _places((task.placement, _team_of(holder, task)) for task in found.tasks)
         self._leaving_here = [each for each in found.leaving if each.placement.node_id in self._wanted.positions]
-        self._books = _by_holder(found.leaving)
+        self._books = by_holder(found.leaving)
         self._kept: list[Placement] = []
         self._forks: dict[int, tuple[int, int]] = {}
 
@@ -218,7 +219,7 @@ class Kept:
             return False
         at = self._at
         out = {id(task.placement) for _, task in gone.values()}
-        books = _by_holder(each for each in self.found.leaving if id(each.placement) not in out)
+        books = by_holder(each for each in self.found.leaving if id(each.placement) not in out)
         changes = [(*key, -amount) for key, amount in books.items()]
         changes.append((candidate.leaf, candidate.job.user_id, charge))
         for leaf, user_id, amount in changes:
@@ -412,11 +413,3 @@ def _places(held: Iterable[tuple[Placement, int]]) -> Holding:
     for placement, team in held:
         places.add(placement, team)
     return places
-
-
-def _by_holder(tenures: Iterable[Tenure]) -> Counter[tuple[int, int]]:
-    """What leaf and user hold of it."""
-    held: Counter[tuple[int, int]] = Counter()
-    for each in tenures:
-        held[each.leaf, each.user_id] += each.charge
-    return held

@@ -10,31 +10,20 @@ does what should have ended already.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+
+import numpy as np
 
 from scheduling.core.cycle import Candidate, Cycle, PoolCycle
 from scheduling.core.future import Future
-from scheduling.core.model import Placement, RunningJob, RunningTask, TaskStart
+from scheduling.core.model import TaskStart
 from scheduling.core.room import Room
+from scheduling.core.tenures import Columns, Going, Tenure, Tenures, ends_by, would_end
 
 LIMITS = frozenset({"over_limit", "over_memory_limit"})
 MOST_NODES = 256  # that are looked at for where least has to go; the best come first
-
-
-@dataclass(frozen=True, slots=True)
-class Tenure:
-    """A slice of the pool that is held, by whom, and when it is free again at the latest (None: nobody knows)."""
-
-    ends_at: int | None
-    leaf: int
-    user_id: int
-    placement: Placement
-    holder: int  # under which the fleet knows it
-    charge: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +39,6 @@ class Found:
     binding: int | None = None
 
 
-def ends_by(job: RunningJob, task: RunningTask) -> int | None:
-    """When the task is gone at the latest; None: nobody knows."""
-    return job.ends_at if task.ends_at is None else task.ends_at
-
-
-def would_end(candidate: Candidate, at: PoolCycle, start: int) -> int | None:
-    """When tasks of the job that start there at ``start`` are gone at the latest; None: nobody knows."""
-    limit = candidate.job.time_limit
-    return None if limit is None else start + limit + at.pool.overtime
-
-
 class TimeAhead:
     """One pool at later moments, as a cycle has it now. Every question leaves the fleet and the books as they are."""
 
@@ -68,7 +46,8 @@ class TimeAhead:
         self._cycle = cycle
         self._at = at
         self._future = future
-        self._running: list[Tenure] | None = None
+        self._running: Columns | None = None
+        self._parted: tuple[tuple[int, int], tuple[Tenures, Tenures]] | None = None
 
     def earliest(self, candidate: Candidate) -> Found | None:
         """The earliest moment and place at which the candidate's least can start, all but its right to them judged.
@@ -86,15 +65,13 @@ class TimeAhead:
         soonest = self._soonest()
         if not self._could_be_entitled(candidate):
             return None
-        tenures = self._tenures(soonest)
-        ending = [each for each in tenures if each.ends_at is not None]
-        endless = [each for each in tenures if each.ends_at is None]
-        going = _Going(self._at, ending)
+        ending, endless = self._tenures(soonest)
+        going = Going(self._at, ending, candidate)
         try:
             found = self._first_moment(candidate, going, soonest)
             if found is not None:
                 return found if self._entitled(candidate, found.charge) else None
-            going.to(len(ending))
+            going.to(len(ending), everywhere=True)
             return self._where_least_must_go(candidate, going, endless)
         finally:
             going.to(0)
@@ -104,45 +81,41 @@ class TimeAhead:
         now = self._cycle.snapshot.now
         return max([now, *(ends_by(job, task) or now for job, task in self._future.leaving)])
 
-    def _tenures(self, soonest: int) -> list[Tenure]:
-        """What is held once that is gone, by whom: jobs that run, jobs that this cycle started, and claims. What ends
-        first comes first."""
+    def _tenures(self, soonest: int) -> tuple[Tenures, Tenures]:
+        """What is held once that is gone, by jobs that run, jobs that this cycle started, and claims: what ends, the
+        first to end first, and what does not."""
         if self._running is None:
-            self._running = sorted(self._of_running(soonest), key=_order)
-        more: list[Tenure] = []
-        for candidate in self._cycle.started:
-            if candidate.pool is self._at:
-                more += self._of_start(candidate, candidate.tasks, self._cycle.snapshot.now)
+            self._running = Columns()
+            for job in self._future.running:
+                leaf = self._at.tree.leaf(job.team_id)
+                for task in job.tasks:
+                    if not task.releasing:
+                        ends = ends_by(job, task)
+                        ends = ends if ends is None else max(ends, soonest)
+                        self._running.add(ends, leaf, job.user_id, task.placement, task.holder)
+        held, started = self._running, [each for each in self._cycle.started if each.pool is self._at]
+        so_far = (sum(len(each.tasks) for each in started), len(self._future.claims))
+        if self._parted is not None and self._parted[0] == so_far:
+            return self._parted[1]
+        if started or self._future.claims:
+            held = held.copy()
+        for candidate in started:
+            self._add_tasks(held, candidate, candidate.tasks, self._cycle.snapshot.now)
         for claim in self._future.claims:
-            more += self._of_start(claim.candidate, claim.tasks, soonest)
-        return sorted([*self._running, *more], key=_order) if more else self._running
+            self._add_tasks(held, claim.candidate, claim.tasks, soonest)
+        self._parted = so_far, held.parted(cores=self._at.pool.unit == "cpu")
+        return self._parted[1]
 
-    def _of_running(self, soonest: int) -> Iterator[Tenure]:
-        at = self._at
-        for job in self._future.running:
-            leaf = at.tree.leaf(job.team_id)
-            for task in job.tasks:
-                if not task.releasing:
-                    ends = ends_by(job, task)
-                    yield self._tenure(None if ends is None else max(ends, soonest), leaf, job.user_id, task.placement,
-                                       task.holder, task.group)  # fmt: skip
-
-    def _stopping(self) -> Iterator[Tenure]:
-        for job, task in self._future.leaving:
-            leaf = self._at.tree.leaf(job.team_id)
-            yield self._tenure(None, leaf, job.user_id, task.placement, task.holder, task.group)
-
-    def _of_start(self, candidate: Candidate, tasks: Sequence[TaskStart], start: int) -> Iterator[Tenure]:
+    def _add_tasks(self, held: Columns, candidate: Candidate, tasks: Sequence[TaskStart], start: int) -> None:
         ends = would_end(candidate, self._at, start)
         for task in tasks:
             holder = candidate.ask.groups[task.group].request.team_id
-            yield self._tenure(ends, candidate.leaf, candidate.job.user_id, task.placement, holder, task.group)
+            held.add(ends, candidate.leaf, candidate.job.user_id, task.placement, holder)
 
-    def _tenure(
-        self, ends: int | None, leaf: int, user_id: int, placement: Placement, holder: int, group: int
-    ) -> Tenure:
-        charge = self._at.charge_of_tasks((TaskStart(group, placement),))
-        return Tenure(ends, leaf, user_id, placement, holder, charge)
+    def _stopping(self) -> Iterator[Tenure]:
+        for job, task in self._future.leaving:
+            charge = self._at.charge_of_tasks((TaskStart(task.group, task.placement),))
+            yield Tenure(None, self._at.tree.leaf(job.team_id), job.user_id, task.placement, task.holder, charge)
 
     # ---- what is asked of a moment -----------------------------------------------------------------------------------
 
@@ -182,10 +155,10 @@ class TimeAhead:
 
     # ---- with a moment -----------------------------------------------------------------------------------------------
 
-    def _first_moment(self, candidate: Candidate, going: _Going, soonest: int) -> Found | None:
+    def _first_moment(self, candidate: Candidate, going: Going, soonest: int) -> Found | None:
         """Doubles the step until it fits, then halves: what has ended makes room, it never takes any."""
         counts = going.counts
-        first = self._too_early(candidate, going)
+        first = going.too_early()
         if first is None:
             return None
         low, step, high = first - 1, 1, first
@@ -200,12 +173,12 @@ class TimeAhead:
                 low = middle
             else:
                 found, high = earlier, middle
-        if high > first and found.binding is None:
+        if high > first:
             found = replace(found, binding=self._binding_before(candidate, going, high - 1))
         going.to(counts[high])
         return found
 
-    def _binding_before(self, candidate: Candidate, going: _Going, moment: int) -> int | None:
+    def _binding_before(self, candidate: Candidate, going: Going, moment: int) -> int | None:
         """Which limit it is that the candidate still waits for at that moment, where there is room for it already."""
         going.to(going.counts[moment])
         fits = self._fits(candidate)
@@ -219,37 +192,27 @@ class TimeAhead:
         path = self._at.tree.path(candidate.leaf)
         return next(each for each in reversed(path) if self._at.account.name(each) == refusal.numbers["team"])
 
-    def _too_early(self, candidate: Candidate, going: _Going) -> int | None:
-        """The first moment at which as much is free as the candidate's least counts; None where that is never so."""
-        if self._at.pool.fleet.exclusive:
-            return 0  # a slice that ends frees its whole device, more than it counts
-        missing = self._at.charge_of_least(candidate.ask) - self._at.free()
-        count = bisect_left(going.freed, missing)
-        if count == len(going.freed):
-            return None
-        return bisect_left(going.counts, count)
-
-    def _try(self, candidate: Candidate, going: _Going, moment: int, soonest: int) -> Found | None:
+    def _try(self, candidate: Candidate, going: Going, moment: int, soonest: int) -> Found | None:
         count = going.counts[moment]
         going.to(count)
         fits = self._may_and_fits(candidate)
         if fits is None:
             return None
-        at = going.tenures[count - 1].ends_at if count else soonest
-        return Found(at, *fits, (*self._stopping(), *going.tenures[:count]))
+        at = going.ending[count - 1].ends_at if count else soonest
+        return Found(at, *fits, (*self._stopping(), *going.ending.first(count)))
 
     # ---- without one -------------------------------------------------------------------------------------------------
 
-    def _where_least_must_go(self, candidate: Candidate, going: _Going, endless: Sequence[Tenure]) -> Found | None:
+    def _where_least_must_go(self, candidate: Candidate, going: Going, endless: Tenures) -> Found | None:
         """The place where least of what has no end has to go; all that has one is gone.
 
         Where there is room and a limit is used up by jobs without end, some of these have to go.
         """
         nodes = self._best_nodes(candidate, endless)
         held: dict[int, list[Tenure]] = {node: [] for node in nodes}
-        for each in endless:
-            if each.placement.node in held:
-                held[each.placement.node].append(each)
+        for place in np.flatnonzero(np.isin(endless.nodes, nodes)).tolist():
+            each = endless[place]
+            held[each.placement.node].append(each)
         gone: list[Tenure] = []
         try:
             tried, step = 0, 1
@@ -269,36 +232,37 @@ class TimeAhead:
                 self._make_way_under(binding, candidate, fits[1], endless, gone)
             if self._refused(candidate, fits[1]) or not self._entitled(candidate, fits[1]):
                 return None
-            return Found(None, *fits, (*self._stopping(), *going.tenures, *gone), binding)
+            return Found(None, *fits, (*self._stopping(), *going.ending.first(len(going.ending)), *gone), binding)
         finally:
             for tenure in reversed(gone):
                 self._bring_back(tenure)
 
     def _make_way_under(
-        self, position: int, candidate: Candidate, charge: int, endless: Sequence[Tenure], gone: list[Tenure]
+        self, position: int, candidate: Candidate, charge: int, endless: Tenures, gone: list[Tenure]
     ) -> None:
         """The least of what is held under that position's limit is gone until the candidate may have ``charge``."""
-        out = {id(each) for each in gone}
-        under = [each for each in endless if position in self._at.tree.path(each.leaf) and id(each) not in out]
+        out = {id(each.placement) for each in gone}
+        all_of_it = endless.first(len(endless))
+        under = [
+            each for each in all_of_it if position in self._at.tree.path(each.leaf) if id(each.placement) not in out
+        ]
         for tenure in sorted(under, key=lambda each: (each.charge, _order(each))):
             if self._position_of_limit(candidate, charge) is None:
                 return
             self._remove(tenure)
             gone.append(tenure)
 
-    def _best_nodes(self, candidate: Candidate, endless: Sequence[Tenure]) -> list[int]:
-        """The nodes that could host the candidate's hardest task, those first where least is missing to it."""
-        fleet, want = self._at.pool.fleet, candidate.ask.least[0]
-        needed = self._at.charge((want._replace(tasks=1),))
-        free = fleet.free_by_node(cpu=self._at.pool.unit == "cpu" or not want.request.devices)
-        if not want.request.devices:
-            needed = want.request.cpu_milli
-        busy: Counter[int] = Counter()
-        for each in endless:
-            busy[each.placement.node] += each.charge
-        nodes = {node for each in candidate.ask.least for node in fleet.possible_nodes(each.request)}
-        best = sorted(nodes, key=lambda node: (max(0, needed - int(free[node])), busy[node], node))
-        return best[:MOST_NODES]
+    def _best_nodes(self, candidate: Candidate, endless: Tenures) -> list[int]:
+        """The nodes that could host a task of the candidate, those first where least is missing to its hardest."""
+        fleet, request = self._at.pool.fleet, candidate.ask.least[0].request
+        cores = not request.devices
+        needed = request.cpu_milli if cores else fleet.least_milli(request)
+        missing = np.maximum(0, needed - fleet.free_by_node(cpu=cores))
+        amounts = endless.cores if cores else endless.milli
+        busy = np.bincount(endless.nodes, weights=amounts, minlength=len(missing))
+        nodes = np.array(sorted({n for each in candidate.ask.least for n in fleet.possible_nodes(each.request)}))
+        best = np.lexsort((nodes, busy[nodes], missing[nodes])) if len(nodes) else nodes
+        return nodes[best][:MOST_NODES].tolist()
 
     def _keep_whom_it_can(self, candidate: Candidate, gone: list[Tenure]) -> None:
         """Everyone who turns out not to be in the way is there again; ``gone`` are those who are."""
@@ -342,39 +306,7 @@ def entitled(at: PoolCycle, candidate: Candidate, charge: int) -> bool:
     return all(allocated[position] + charge <= deserved[position] for position in at.tree.path(candidate.leaf))
 
 
-class _Going:
-    """What ends, in the order in which it does, and how many of it are taken out now.
-
-    ``counts``: how many are gone at each moment at which anything ends, before the first of them none; ``freed``: what
-    the first so many hold together.
-    """
-
-    def __init__(self, at: PoolCycle, tenures: Sequence[Tenure]):
-        self.tenures = tenures
-        self.counts = [0]
-        for count, each in enumerate(tenures, 1):
-            if count == len(tenures) or tenures[count].ends_at != each.ends_at:
-                self.counts.append(count)
-        self.freed = [0, *accumulate(each.charge for each in tenures)]
-        self._at = at
-        self._gone = 0
-
-    def to(self, count: int) -> None:
-        """The first ``count`` are gone, the others are there."""
-        fleet, account = self._at.pool.fleet, self._at.account
-        while self._gone < count:
-            each = self.tenures[self._gone]
-            fleet.give_back(each.placement)
-            account.give_up(each.leaf, each.user_id, each.charge)
-            self._gone += 1
-        while self._gone > count:
-            self._gone -= 1
-            each = self.tenures[self._gone]
-            fleet.take(each.placement, each.holder)
-            account.take(each.leaf, each.user_id, each.charge)
-
-
 def _order(tenure: Tenure) -> tuple[object, ...]:
     placement = tenure.placement
     where = (placement.node, placement.device_ids, placement.compute_milli, placement.memory_mib)
-    return (tenure.ends_at or 0, *where, placement.cpu_milli, placement.host_memory_mib, tenure.leaf, tenure.user_id)
+    return (*where, placement.cpu_milli, placement.host_memory_mib, tenure.leaf, tenure.user_id)

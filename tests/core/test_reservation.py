@@ -220,5 +220,5 @@ def test_a_forecast_ends_where_the_policy_says():
     world = half_full().job("next", "a", 3, limit=50).job("last", "a", 4)
     assert set(forecast(world.snapshot(), Policy(max_moments=2)).values()) == {60, 160}
     assert set(forecast(world.snapshot(), Policy(max_forecast_starts=1)).values()) == {60}
-    assert set(forecast(world.snapshot(), Policy(max_looks=6)).values()) == {60}
+    assert set(forecast(world.snapshot(), Policy(max_looks=8)).values()) == {60}
     assert forecast(world.snapshot(), Policy(max_moments=0)) == {}
