@@ -14,10 +14,11 @@ from scheduling.core.charges import memory_of
 from scheduling.core.cycle import Candidate, Cycle, PoolCycle
 from scheduling.core.explain_rules import rule_numbers, without_any_rule, without_rule
 from scheduling.core.fleet import Headroom
+from scheduling.core.line_ahead import waits_for_limit, with_those_ahead
 from scheduling.core.model import PendingJob, Reason, Request, Reservation
 from scheduling.core.reasons import held_reason, moment, reason
 from scheduling.core.room import Want
-from scheduling.core.units import MILLI_PER_DEVICE, gpus_from_milli
+from scheduling.core.units import MILLI_PER_DEVICE, gpus_from_milli, milli_from_gpus
 
 Helps = Mapping[str, object] | None
 Wants = tuple[Want, ...]
@@ -44,6 +45,7 @@ class Explanations:
             if candidate.has_offers():
                 why = self._waiting(candidate) or self._with_freeable(candidate)
                 reasons[candidate.job.id] = self._with_kept(candidate, why)
+        with_those_ahead(self._cycle, reasons)
         return dict(sorted(reasons.items()))
 
     def _waiting(self, candidate: Candidate) -> tuple[Reason, ...]:
@@ -110,7 +112,7 @@ class Explanations:
         if refusal is None or refusal.code == "next_cycle":
             no_room = self._no_room(at, wants)
             if no_room is not None:
-                return no_room
+                return self._unless_refused(no_room, candidate, at, wants)
             lands = at.least_where_it_lands(wants) or 0
             kept = _reserved_for(candidate, at, wants)
             refusal = self._cycle.over_quota(candidate, at, lands) or kept or refusal or _NOTHING_IN_THE_WAY
@@ -122,6 +124,19 @@ class Explanations:
         if key not in self._rooms:
             self._rooms[key] = None if at.room.fits(wants) else self._kept(at, wants) or _no_room(at, wants)
         return self._rooms[key]
+
+    def _unless_refused(self, found: Reason, candidate: Candidate, at: PoolCycle, wants: Wants) -> Reason:
+        """The reason, without the smaller slice that would fit where that is kept for another, or is over quota."""
+        asked = (found.helps or {}).get("request")
+        if not isinstance(asked, dict) or "gpus" not in asked:
+            return found
+        smaller = replace(wants[0].request, compute_milli=milli_from_gpus(asked["gpus"]))
+        less = (wants[0]._replace(request=smaller),)
+        kept = at.kept is not None and at.kept.keeps_out(candidate, less)
+        lands = at.least_where_it_lands(less)
+        if kept or lands is None or self._cycle.over_quota(candidate, at, lands) is not None:
+            return replace(found, helps=None)
+        return found
 
     def _kept(self, at: PoolCycle, wants: Wants) -> Reason | None:
         future = self._cycle.futures.get(at.pool.id)
@@ -140,7 +155,9 @@ class Explanations:
         all_refusals = at.account.refusals(candidate.leaf, job.user_id, charge, preemptible=job.preemptible)
         if any((other.code, other.numbers["team"]) != (refusal.code, team) for other in all_refusals):
             return None
-        if self._no_room(at, wants) is not None or _reserved_for(candidate, at, wants) is not None:
+        if self._no_room(at, wants) is not None:
+            return None
+        if not waits_for_limit(at, refusal) and _reserved_for(candidate, at, wants) is not None:
             return None
         if refusal.code == "over_share":
             lent = at.account.refusal(candidate.leaf, job.user_id, charge, preemptible=True) is None
