@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from django.db import IntegrityError, connection
 
-from events.rows import insert_rows, set_rows, update_rows
+from events.rows import add_to_rows, insert_rows, set_rows, update_rows
 from events.services import Journal, unit_of_work
 from inventory.models import Device, Node, Pool
 from scheduling import ports
@@ -196,7 +196,7 @@ def _lock_jobs(job_ids: Set[int]) -> None:
     """All jobs that the commit writes to, in order of id: who cancels several at once takes theirs so too, and the two
     never wait for each other. (SQLite has one writer.)"""
     if connection.vendor == "postgresql":
-        list(Job.objects.select_for_update(no_key=True).filter(pk__in=job_ids).order_by("pk").values_list("pk"))
+        list(Job.objects.select_for_update(no_key=True).filter(pk__among=job_ids).order_by("pk").values_list("pk"))
 
 
 def _still_good(starts: Sequence[core.Start], picture: Picture) -> list[core.Start]:
@@ -207,7 +207,7 @@ def _still_good(starts: Sequence[core.Start], picture: Picture) -> list[core.Sta
     job_ids = [start.job_id for start in starts]
     rows = (
         Job.objects.select_for_update(no_key=True)
-        .filter(pk__in=job_ids, state__in=(Job.State.PENDING, *JOB_ACTIVE), ending="", hold="")
+        .filter(pk__among=job_ids, state__in=(Job.State.PENDING, *JOB_ACTIVE), ending="", hold="")
         .order_by("pk")
         .values_list("pk", "state")
     )
@@ -216,12 +216,12 @@ def _still_good(starts: Sequence[core.Start], picture: Picture) -> list[core.Sta
     node_ids = {task.placement.node_id for start in starts for task in start.tasks}
     nodes = set(
         Node.objects.select_for_update(no_key=True)
-        .filter(pk__in=node_ids, state=Node.State.READY)
+        .filter(pk__among=node_ids, state=Node.State.READY)
         .order_by("pk")
         .values_list("pk", flat=True)
     )
     device_ids = {device for start in starts for task in start.tasks for device in task.placement.device_ids}
-    failed = set(Device.objects.filter(pk__in=device_ids, health=Device.Health.FAILED).values_list("pk", flat=True))
+    failed = set(Device.objects.filter(pk__among=device_ids, health=Device.Health.FAILED).values_list("pk", flat=True))
     return [
         start
         for start in starts
@@ -304,7 +304,7 @@ def _start_jobs(starts: Sequence[core.Start], picture: Picture) -> None:
 def _tasks_for(starts: Sequence[core.Start]) -> list[list[int]]:
     """For each start the ids of the waiting tasks that it places, group by group, lowest index first."""
     waiting: dict[tuple[int, int], list[int]] = defaultdict(list)
-    rows = Task.objects.filter(job_id__in=[start.job_id for start in starts], state=Task.State.PENDING)
+    rows = Task.objects.filter(job_id__among=[start.job_id for start in starts], state=Task.State.PENDING)
     for task_id, job_id, position in rows.order_by("-job_id", "-index").values_list("id", "job_id", "group__position"):
         waiting[(job_id, position)].append(task_id)
     return [[waiting[(start.job_id, task.group)].pop() for task in start.tasks] for start in starts]
@@ -326,19 +326,8 @@ def take_devices(placements: Sequence[core.Placement], sign: int) -> None:
 def change_accounts(devices: Mapping[int, Sequence[int]], nodes: Mapping[int, Sequence[int]]) -> None:
     """Adds (compute, memory) to devices and (CPU, host memory) to nodes; rows in order of id, so that two never
     deadlock. Raises IntegrityError where a device or node would hold more than it has, or less than nothing."""
-    with connection.cursor() as cursor:
-        if nodes:
-            cursor.executemany(
-                "UPDATE inventory_node SET cpu_allocated_milli = cpu_allocated_milli + %s, "
-                "host_memory_allocated_mib = host_memory_allocated_mib + %s WHERE id = %s",
-                [(*nodes[key], key) for key in sorted(nodes) if any(nodes[key])],
-            )
-        if devices:
-            cursor.executemany(
-                "UPDATE inventory_device SET compute_allocated_milli = compute_allocated_milli + %s, "
-                "memory_allocated_mib = memory_allocated_mib + %s WHERE id = %s",
-                [(*devices[key], key) for key in sorted(devices)],
-            )
+    add_to_rows(Node, ("cpu_allocated_milli", "host_memory_allocated_mib"), nodes)
+    add_to_rows(Device, ("compute_allocated_milli", "memory_allocated_mib"), devices)
 
 
 def _open_usage(allocations: Sequence[Allocation], picture: Picture, now: datetime) -> None:
