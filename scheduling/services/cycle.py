@@ -20,7 +20,7 @@ from scheduling.core import model as core
 from scheduling.core import reasons as core_reasons
 from scheduling.models import Allocation, AllocationDevice, Decision, Job, Task
 from scheduling.services import lease as leases
-from scheduling.services.deciding import Standing, decide
+from scheduling.services.deciding import Standing, collector_resting, decide
 from scheduling.services.evict import evict, made_room_at
 from scheduling.services.picture import Picture
 from scheduling.states import JOB_ACTIVE
@@ -103,6 +103,7 @@ class Scheduler:
             self.picture.outdate()
             raise
 
+    @collector_resting()
     def _cycle(self, now: datetime, force: bool) -> CycleResult:
         begun = time.perf_counter()
         changed = self.picture.refresh(now)

@@ -19,6 +19,7 @@ from scheduling import ports
 from scheduling.engines.base import Report
 from scheduling.models import Allocation, AllocationDevice, Job, Task
 from scheduling.services.cycle import change_accounts
+from scheduling.services.deciding import collector_resting
 from scheduling.services.row_writes import RowWrites
 from scheduling.states import ALLOCATION_MOVES, JOB_MOVES, check_move
 
@@ -27,6 +28,7 @@ UNREAD = ("command", "environment", "image", "reasons", "pool_ids")  # columns o
 PLATFORM_ENDS = frozenset({"node_lost", "lost_at_start"})
 
 
+@collector_resting()
 def record_reports(reports: Sequence[Report], now: datetime) -> int:
     """Every report is true in the database; returns how many changed something. ``now`` is when they are recorded."""
     if not reports:
