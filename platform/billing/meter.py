@@ -50,7 +50,7 @@ class LedgerMeter:
         from billing.models import UsageRecord
 
         records = UsageRecord.objects.filter(
-            allocation_id__in=[allocation.pk for allocation in allocations], ended_at__isnull=True
+            allocation_id__among=[allocation.pk for allocation in allocations], ended_at__isnull=True
         ).annotate(class_id=F("job__priority_class_id"), unit=F("pool__unit"))
         self._close(list(records.order_by("id")), at, waived=waived)
 
@@ -99,7 +99,7 @@ class LedgerMeter:
     def settled_until(self, allocation_ids: Iterable[int]) -> Mapping[int, datetime]:
         from billing.models import UsageRecord
 
-        closed = UsageRecord.objects.filter(allocation_id__in=list(allocation_ids), ended_at__isnull=False)
+        closed = UsageRecord.objects.filter(allocation_id__among=allocation_ids, ended_at__isnull=False)
         return dict(closed.order_by().values_list("allocation_id").annotate(last=Max("ended_at")))
 
     def job_costs(self, job_ids: Iterable[int], now: datetime) -> Mapping[int, Cost]:

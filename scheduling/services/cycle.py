@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from django.db import IntegrityError, connection
 
-from events.rows import insert_rows, set_rows, update_rows
+from events.rows import add_to_rows, insert_rows, set_rows, update_rows
 from events.services import Journal, unit_of_work
 from inventory.models import Device, Node, Pool
 from scheduling import ports
@@ -21,7 +21,7 @@ from scheduling.core import reasons as core_reasons
 from scheduling.core.codec import Recorded
 from scheduling.models import Allocation, AllocationDevice, Decision, Job, Task
 from scheduling.services import lease as leases
-from scheduling.services.deciding import Standing, decide
+from scheduling.services.deciding import Standing, collector_resting, decide
 from scheduling.services.estimates import Estimates
 from scheduling.services.evict import evict, made_room_at
 from scheduling.services.mend import send_back
@@ -128,6 +128,7 @@ class Scheduler:
             return 0  # it is to be read anew first
         return self.estimates.refresh(self.picture, self.policy, now)
 
+    @collector_resting()
     def _cycle(self, now: datetime, force: bool) -> CycleResult:
         begun = time.perf_counter()
         changed = self.picture.refresh(now)
@@ -251,7 +252,7 @@ def _lock_jobs(job_ids: Set[int]) -> None:
     """All jobs that the commit writes to, in order of id: who cancels several at once takes theirs so too, and the two
     never wait for each other. (SQLite has one writer.)"""
     if connection.vendor == "postgresql":
-        list(Job.objects.select_for_update(no_key=True).filter(pk__in=job_ids).order_by("pk").values_list("pk"))
+        list(Job.objects.select_for_update(no_key=True).filter(pk__among=job_ids).order_by("pk").values_list("pk"))
 
 
 def _still_good(starts: Sequence[core.Start], picture: Picture) -> list[core.Start]:
@@ -262,7 +263,7 @@ def _still_good(starts: Sequence[core.Start], picture: Picture) -> list[core.Sta
     job_ids = [start.job_id for start in starts]
     rows = (
         Job.objects.select_for_update(no_key=True)
-        .filter(pk__in=job_ids, state__in=(Job.State.PENDING, *JOB_ACTIVE), ending="", hold="")
+        .filter(pk__among=job_ids, state__in=(Job.State.PENDING, *JOB_ACTIVE), ending="", hold="")
         .order_by("pk")
         .values_list("pk", "state")
     )
@@ -271,12 +272,12 @@ def _still_good(starts: Sequence[core.Start], picture: Picture) -> list[core.Sta
     node_ids = {task.placement.node_id for start in starts for task in start.tasks}
     nodes = set(
         Node.objects.select_for_update(no_key=True)
-        .filter(pk__in=node_ids, state=Node.State.READY)
+        .filter(pk__among=node_ids, state=Node.State.READY)
         .order_by("pk")
         .values_list("pk", flat=True)
     )
     device_ids = {device for start in starts for task in start.tasks for device in task.placement.device_ids}
-    failed = set(Device.objects.filter(pk__in=device_ids, health=Device.Health.FAILED).values_list("pk", flat=True))
+    failed = set(Device.objects.filter(pk__among=device_ids, health=Device.Health.FAILED).values_list("pk", flat=True))
     return [
         start
         for start in starts
@@ -364,7 +365,7 @@ def _tasks_for(starts: Sequence[core.Start], picture: Picture) -> list[list[int]
     is to wait before its next start."""
     resting = {task for start in starts if (rest := picture.resting.get(start.job_id)) for task in rest.tasks}
     waiting: dict[tuple[int, int], list[int]] = defaultdict(list)
-    rows = Task.objects.filter(job_id__in=[start.job_id for start in starts], state=Task.State.PENDING)
+    rows = Task.objects.filter(job_id__among=[start.job_id for start in starts], state=Task.State.PENDING)
     for task_id, job_id, position in rows.order_by("-job_id", "-index").values_list("id", "job_id", "group__position"):
         if task_id not in resting:
             waiting[(job_id, position)].append(task_id)
@@ -387,19 +388,8 @@ def take_devices(placements: Sequence[core.Placement], sign: int) -> None:
 def change_accounts(devices: Mapping[int, Sequence[int]], nodes: Mapping[int, Sequence[int]]) -> None:
     """Adds (compute, memory) to devices and (CPU, host memory) to nodes; rows in order of id, so that two never
     deadlock. Raises IntegrityError where a device or node would hold more than it has, or less than nothing."""
-    with connection.cursor() as cursor:
-        if nodes:
-            cursor.executemany(
-                "UPDATE inventory_node SET cpu_allocated_milli = cpu_allocated_milli + %s, "
-                "host_memory_allocated_mib = host_memory_allocated_mib + %s WHERE id = %s",
-                [(*nodes[key], key) for key in sorted(nodes) if any(nodes[key])],
-            )
-        if devices:
-            cursor.executemany(
-                "UPDATE inventory_device SET compute_allocated_milli = compute_allocated_milli + %s, "
-                "memory_allocated_mib = memory_allocated_mib + %s WHERE id = %s",
-                [(*devices[key], key) for key in sorted(devices)],
-            )
+    add_to_rows(Node, ("cpu_allocated_milli", "host_memory_allocated_mib"), nodes)
+    add_to_rows(Device, ("compute_allocated_milli", "memory_allocated_mib"), devices)
 
 
 def _open_usage(allocations: Sequence[Allocation], picture: Picture, now: datetime) -> None:

@@ -25,7 +25,8 @@ def decide(snapshot: core.Snapshot, policy: core.Policy) -> core.Plan:
 
 @contextmanager
 def collector_resting() -> Iterator[None]:
-    """No collection begins by itself meanwhile."""
+    """No collection begins by itself meanwhile. For what makes much that is gone again by its end: what a collection
+    finds alive in the middle of it is kept for long, and sooner or later all of that is walked."""
     resting = not gc.isenabled()
     gc.disable()
     try:

@@ -212,7 +212,7 @@ class Picture:
             for job_id in jobs:
                 self.pending.pop(job_id, None)
             for chunk in chunks(sorted(jobs), 500):
-                self._load_jobs(Job.objects.filter(pk__in=chunk, state__in=(Job.State.PENDING, *JOB_ACTIVE)), now)
+                self._load_jobs(Job.objects.filter(pk__among=chunk, state__in=(Job.State.PENDING, *JOB_ACTIVE)), now)
         changed = changed or claims or bool(fleets) or bool(jobs)
         if changed:
             self.generation += 1
@@ -367,7 +367,7 @@ class Picture:
         jobs = Job.objects.filter(pk__in=live).select_related("priority_class").defer(*UNREAD).order_by("id")
         for some in in_parts(jobs.iterator(AT_ONCE), AT_ONCE):
             least: dict[int, list[int]] = defaultdict(list)
-            rows = TaskGroup.objects.filter(job_id__in=[job.pk for job in some]).order_by("job_id", "position")
+            rows = TaskGroup.objects.filter(job_id__among=[job.pk for job in some]).order_by("job_id", "position")
             for job_id, min_count in rows.values_list("job_id", "min_count"):
                 least[job_id].append(min_count)
             for job in some:
@@ -384,7 +384,7 @@ class Picture:
         growing = [job.pk for job in rows if job.state != Job.State.PENDING]
         placed: dict[int, int] = {}
         for chunk in chunks(ids, 500):
-            for group in TaskGroup.objects.filter(job_id__in=chunk).order_by("job_id", "position"):
+            for group in TaskGroup.objects.filter(job_id__among=chunk).order_by("job_id", "position"):
                 groups[group.job_id].append(group)
         for chunk in chunks(growing, 500):
             placed.update(

@@ -237,12 +237,12 @@ def orders(ids: Sequence[int]) -> list[Order]:
     """What the engine is told of each of these allocations, in order of id."""
     slices: dict[int, list[Slice]] = defaultdict(list)
     for chunk in _chunks(ids):
-        rows = AllocationDevice.objects.filter(allocation_id__in=chunk).order_by("allocation_id", "device__index")
+        rows = AllocationDevice.objects.filter(allocation_id__among=chunk).order_by("allocation_id", "device__index")
         for allocation_id, *of_device in rows.values_list("allocation_id", *SLICE_COLUMNS):
             slices[allocation_id].append(Slice(*of_device))
     found = []
     for chunk in _chunks(ids):
-        rows = Allocation.objects.filter(pk__in=chunk).order_by("id")
+        rows = Allocation.objects.filter(pk__among=chunk).order_by("id")
         for row in rows.values_list("pk", *ORDER_COLUMNS.values(), *OTHER_COLUMNS):
             allocation_id, *columns, of_job, own, kind, began = row
             told = dict(zip(ORDER_COLUMNS, columns, strict=True))

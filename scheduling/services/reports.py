@@ -21,6 +21,7 @@ from scheduling.engines.base import Report
 from scheduling.models import Allocation, AllocationDevice, Job, Task
 from scheduling.services.budget_holds import hold_of_budgets
 from scheduling.services.cycle import change_accounts
+from scheduling.services.deciding import collector_resting
 from scheduling.services.dependencies import followers_of, predecessors_ended
 from scheduling.services.mend import missing_tasks
 from scheduling.services.restarts import PLATFORM_ENDS, ended_by_itself
@@ -30,6 +31,7 @@ from scheduling.states import ALLOCATION_MOVES, JOB_MOVES, check_move
 UNREAD = ("command", "environment", "image", "reasons", "pool_ids")  # columns of a job that no report is about
 
 
+@collector_resting()
 def record_reports(reports: Sequence[Report], now: datetime) -> int:
     """Every report is true in the database; returns how many changed something. ``now`` is when they are recorded."""
     if not reports:
@@ -37,10 +39,10 @@ def record_reports(reports: Sequence[Report], now: datetime) -> int:
     with unit_of_work() as journal:
         ids = [report.allocation_id for report in reports]
         _lock_jobs(ids)
-        rows = Allocation.objects.select_for_update(no_key=True).filter(pk__in=ids, released_at__isnull=True)
+        rows = Allocation.objects.select_for_update(no_key=True).filter(pk__among=ids, released_at__isnull=True)
         allocations = {row.pk: row for row in rows.order_by("pk")}
         job_ids = {row.job_id for row in allocations.values()}
-        jobs = {job.pk: job for job in Job.objects.filter(pk__in=job_ids).defer(*UNREAD)}
+        jobs = {job.pk: job for job in Job.objects.filter(pk__among=job_ids).defer(*UNREAD)}
         pools = Pool.objects.in_bulk({row.pool_id for row in allocations.values()})
         for row in allocations.values():
             row.job, row.pool = jobs[row.job_id], pools[row.pool_id]
@@ -51,9 +53,9 @@ def _lock_jobs(allocation_ids: Sequence[int]) -> None:
     """The jobs of these allocations, and those that come after them, are locked in order of id, always before
     allocations. (SQLite has one writer.)"""
     if connection.vendor == "postgresql":
-        job_ids = set(Allocation.objects.filter(pk__in=allocation_ids).values_list("job_id", flat=True))
+        job_ids = set(Allocation.objects.filter(pk__among=allocation_ids).values_list("job_id", flat=True))
         job_ids = job_ids.union(*followers_of(job_ids).values())
-        list(Job.objects.select_for_update(no_key=True).filter(pk__in=job_ids).order_by("pk").values_list("pk"))
+        list(Job.objects.select_for_update(no_key=True).filter(pk__among=job_ids).order_by("pk").values_list("pk"))
 
 
 def _update(allocations: Sequence[Allocation], names: Sequence[str]) -> None:
@@ -168,7 +170,7 @@ class _Recording:
         for allocation in gone:
             nodes[allocation.node_id][0] -= allocation.cpu_milli
             nodes[allocation.node_id][1] -= allocation.host_memory_mib
-        for row in AllocationDevice.objects.filter(allocation_id__in=list(pool_of)):
+        for row in AllocationDevice.objects.filter(allocation_id__among=pool_of):
             devices[row.device_id][0] -= row.compute_milli
             devices[row.device_id][1] -= row.memory_mib
             pools[pool_of[row.allocation_id]].add(row.device_id)
@@ -232,7 +234,7 @@ class _Recording:
         self.live: dict[int, int] = defaultdict(int)
         self.not_running: dict[int, int] = defaultdict(int)
         self.began: dict[int, datetime] = {}
-        rows = Allocation.objects.filter(job_id__in=list(self.touched), released_at__isnull=True).order_by()
+        rows = Allocation.objects.filter(job_id__among=self.touched, released_at__isnull=True).order_by()
         for job_id, running_at in rows.values_list("job_id", "running_at"):
             self.live[job_id] += 1
             self.not_running[job_id] += running_at is None

@@ -12,11 +12,12 @@ WAITS = """
     FROM scheduling_allocation a JOIN scheduling_job j ON j.id = a.job_id WHERE j.submitted_at >= %s
 """
 # Each must be 0: what there is too much or too little of, in words.
-# (A job that gave way to another one is bound again: then it has two allocations, and one that came to its end.)
+# (A job that gave way to another one is bound again: then it has two allocations, and its last one came to its end.)
 FAULTS = {
-    "jobs that did not come to their end once": """
-        SELECT count(*) FROM (SELECT j.id FROM scheduling_job j LEFT JOIN scheduling_allocation a
-        ON a.job_id = j.id AND a.exit_code = 0 GROUP BY j.id HAVING count(a.id) <> 1) AS other""",
+    "jobs whose last allocation did not come to its end": """
+        SELECT count(*) FROM scheduling_job j LEFT JOIN (SELECT DISTINCT ON (job_id) job_id, exit_code
+        FROM scheduling_allocation ORDER BY job_id, id DESC) a ON a.job_id = j.id
+        WHERE a.exit_code IS DISTINCT FROM 0""",
     "jobs that did not succeed": "SELECT count(*) FROM scheduling_job WHERE state <> 'succeeded'",
     "allocations that are not released": "SELECT count(*) FROM scheduling_allocation WHERE released_at IS NULL",
     "allocations whose usage is not their time": """
