@@ -58,7 +58,7 @@ def test_every_team_has_its_share_in_every_pool():
 
 
 def test_reasons_are_shared_by_jobs_alike():
-    outcome = one_team(limit=0).jobs_of("a", 3).decide()
+    outcome = one_team(node(gpus=1)).jobs_of("a", 3, 2).decide()
     assert outcome.reasons("a-1") is outcome.reasons("a-2") is outcome.reasons("a-3")
 
 
