@@ -235,6 +235,7 @@ class RunningJob:
     protected_until: int = 0  # microseconds
     ends_at: int | None = None  # when its time limit ends it, if nothing else does; microseconds; None: it has none
     spared: bool = False  # it gave way as often as it may be made to: it is no victim any more
+    priority_class: str = ""  # under whose caps it counts
 
 
 @dataclass(frozen=True, slots=True)

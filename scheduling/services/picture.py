@@ -706,6 +706,7 @@ class Picture:
             least=runner.least,
             protected_until=started_at + min_runtime if min_runtime else 0,
             spared=runner.is_spared(pool.row),
+            priority_class=self.job_class[job_id][2],
             ends_at=None if None in ends else max(end for end in ends if end is not None),
         )
 
