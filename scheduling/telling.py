@@ -13,7 +13,7 @@ from scheduling.core.units import gpus_from_milli
 # Numbers in a pool's unit; ``limit`` too, but for a cap on jobs.
 QUANTITIES = frozenset(
     {"allocated", "requested", "limit", "guaranteed", "deserved", "reserved", "free", "compute", "largest_piece"}
-    | {"per_user_limit", "freed", "freeable", "lent", "not_preemptible", "protected", "leaving"}
+    | {"per_user_limit", "freed", "freeable", "lent", "not_preemptible", "protected", "spared", "leaving"}
 )
 OTHERS = "other teams"
 ANOTHERS, OF_ANOTHER = "one of another team", "of another team"

@@ -320,7 +320,8 @@ class Fleet:
         """The slices, CPU and memory of the placement are bound. ``team_id``: the holder, where teams are kept apart.
 
         Raises PlacementRefused, with nothing changed, where that would over-allocate anything or share a device that
-        must not be shared. Health and cordons are for ``place`` to heed: what already runs can be entered here.
+        must not be shared. Health and cordons are for ``place`` to heed: what already runs can be entered here, and
+        with the holder ``HELD_BY_SEVERAL`` also what shares a device since before that was forbidden.
         """
         self._change(placement, team_id, 1)
 

@@ -126,7 +126,7 @@ class _Later:
     _running: dict[int, RunningJob] = field(init=False)
     _books: dict[int, _Books] = field(init=False)
     _ends: list[tuple[int, int, int]] = field(init=False)  # when, job, allocation: a heap
-    _classes: dict[int, tuple[int, str]] = field(init=False)  # of jobs that the forecast started
+    _classes: dict[int, tuple[int, str]] = field(init=False)  # job that runs → team and class
     _changes: list[_Change] = field(init=False)
     _now: int = field(init=False)
     _next_id: int = field(init=False)
@@ -137,7 +137,8 @@ class _Later:
         self.pending = {job.id: job for job in snapshot.pending if job.held is None}
         self._running = {job.id: job for job in snapshot.running}
         self._books = {pool.id: _books(pool) for pool in snapshot.pools}
-        self._ends, self._classes, self._changes = [], {}, []
+        self._ends, self._changes = [], []
+        self._classes = {job.id: (job.team_id, job.priority_class) for job in snapshot.running if job.priority_class}
         tasks = [(job, task) for job in snapshot.running for task in job.tasks]
         self._next_id = max((task.allocation_id for _, task in tasks), default=0) + 1
         for job, task in tasks:
@@ -247,6 +248,7 @@ class _Later:
             started_at=self._now,
             tasks=(),
             least=tuple(group.min_count for group in job.groups),
+            priority_class=job.priority_class,
         )
 
     def _task(self, job: PendingJob, books: _Books, start: TaskStart) -> RunningTask:

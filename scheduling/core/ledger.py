@@ -13,7 +13,7 @@ Numbers = Mapping[str, Any]
 # Numbers of decisions that are amounts of the pool's unit, in milli.
 AMOUNTS = frozenset(
     {"requested", "allocated", "guaranteed", "deserved", "limit", "freed", "freeable", "lent"}
-    | {"not_preemptible", "protected", "leaving"}
+    | {"not_preemptible", "protected", "spared", "leaving"}
 )
 
 
@@ -92,6 +92,7 @@ def _spared(n: _Told) -> str:
     causes = {
         "not_preemptible": "cannot be preempted",
         "protected": "started too short a time ago",
+        "spared": "gave way as often as it may be made to",
         "leaving": "is being stopped already",
     }
     parts = [f"{n[name]} {words}" for name, words in causes.items() if n.there(name)]

@@ -203,8 +203,8 @@ class RunningTask:
     """One task that holds its placement. ``releasing``: it is being stopped, and holds it until that is confirmed.
 
     ``for_job``: the waiting job that it gives way to. ``holder``: the team id under which the fleet knows it, 0 where
-    the pool does not keep teams apart on a device. ``ends_at``: when it is gone at the latest, by its own time limit or
-    by the end of its grace; None: as its job says.
+    the pool does not keep teams apart on a device, HELD_BY_SEVERAL where it shares one since before that was forbidden.
+    ``ends_at``: when it is gone at the latest, by its own time limit or by the end of its grace; None: as its job says.
     """
 
     allocation_id: int
@@ -235,6 +235,7 @@ class RunningJob:
     protected_until: int = 0  # microseconds
     ends_at: int | None = None  # when its time limit ends it, if nothing else does; microseconds; None: it has none
     spared: bool = False  # it gave way as often as it may be made to: it is no victim any more
+    priority_class: str = ""  # under whose caps it counts
 
 
 @dataclass(frozen=True, slots=True)

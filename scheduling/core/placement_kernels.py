@@ -38,7 +38,7 @@ BINPACK, SPREAD, FRAGMENTATION = 0, 1, 2
 SHARE_SCALE = 1_000_000_000  # binpack and spread compare used shares in parts of this
 TOO_SMALL = -1  # in needs and typical: the class is allowed, but no device of it can ever give the slice
 NEW = -1  # S_SYNCED of a slot that has not scored its nodes yet
-HELD_BY_SEVERAL = -1  # D_TEAM of a device with slices of more than one team
+HELD_BY_SEVERAL = -1  # D_TEAM of a device with slices of more than one team; as a holder: it shares with anybody
 MEMORY_BITS = 40
 
 # Tables.facts
@@ -460,7 +460,9 @@ def _refusal(t, node, wanted, compute, cpu, host, team, sign):
             return SHORT_COMPUTE
         elif devices[D_MEMORY, row] < memory:
             return SHORT_MEMORY
-        elif (t.facts[EXCLUSIVE] or (team and devices[D_TEAM, row] != team)) and not _untouched(devices, row):
+        elif team == HELD_BY_SEVERAL or _untouched(devices, row):
+            continue
+        elif t.facts[EXCLUSIVE] or (team and devices[D_TEAM, row] != team):
             return SHORT_SHARING
     if sign < 0:
         over = t.nodes[node, N_CPU] + cpu > t.nodes[node, N_CPU_ALL]

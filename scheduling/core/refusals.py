@@ -2,8 +2,8 @@
 
 All are of the pool's unit, of the moment of the search: ``requested`` by the job, ``freeable`` the most that could be
 had at once; ``lent``: what other teams hold above what they deserve and are guaranteed; ``not_preemptible``,
-``protected`` (within its least runtime) and ``leaving`` (told to stop already): of all that those teams hold, what is
-out of reach.
+``protected`` (within its least runtime), ``spared`` (gave way as often as it may be made to) and ``leaving`` (told to
+stop already): of all that those teams hold, what is out of reach.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Others:
         total = Counter[str]()
         for leaf in leaves:
             total.update(self._by_leaf()[leaf])
-        return {cause: total[cause] for cause in ("not_preemptible", "protected", "leaving")}
+        return {cause: total[cause] for cause in ("not_preemptible", "protected", "spared", "leaving")}
 
     def _by_leaf(self) -> dict[int, Counter[str]]:
         if self._spared is None:
@@ -90,6 +90,8 @@ class Others:
             yield "not_preemptible", staying
         elif job.protected_until > self._now:
             yield "protected", staying
+        elif job.spared:
+            yield "spared", staying
 
     def _charge(self, job: RunningJob, *, leaving: bool) -> int:
         tasks = (TaskStart(task.group, task.placement) for task in job.tasks if task.releasing == leaving)

@@ -207,7 +207,7 @@ class Picture:
             for pool in self.pools.values():
                 pool.quotas = self._quotas_of(pool.id)
         if fleets:
-            self._reload_pools(fleets)
+            jobs |= self._reload_pools(fleets)
         if jobs:
             for job_id in jobs:
                 self.pending.pop(job_id, None)
@@ -268,8 +268,11 @@ class Picture:
     def _quotas_of(self, pool_id: int) -> dict[int, core.Quota]:
         return dict(self._claims.get(pool_id, {}))
 
-    def _reload_pools(self, pool_ids: Iterable[int]) -> None:
+    def _reload_pools(self, pool_ids: Iterable[int]) -> set[int]:
+        """These pools and what is held there are as in the database; returns who asks for something else there now,
+        because teams are kept apart on a device and were not before, or the other way round."""
         ids = set(pool_ids)
+        before = {pool_id: self.pools[pool_id].share_across_teams for pool_id in ids & self.pools.keys()}
         for allocation_id in [key for key, held in self.held.items() if held.pool_id in ids]:
             held = self.held.pop(allocation_id)
             self.allocations_of.pop(held.job_id, None)
@@ -279,6 +282,10 @@ class Picture:
         for pool_id in ids:
             self.pools.pop(pool_id, None)
         self._load_pools(Pool.objects.filter(pk__in=ids))
+        others = {
+            key for key, shares in before.items() if key in self.pools and self.pools[key].share_across_teams != shares
+        }
+        return {job.id for job in self.pending.values() if not others.isdisjoint(job.pool_ids)} if others else set()
 
     def _load_pools(self, pools: QuerySet[Pool]) -> None:
         for pool in pools.select_related("engine").order_by("name"):
@@ -313,14 +320,18 @@ class Picture:
         """Counts what is held in the pool; ``only``: a filter of allocations, where the rest is counted already."""
         pool = self.pools[pool_id]
         slices: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        on: dict[int, list[int]] = defaultdict(list)  # device → the teams of its slices
         of_these = {f"allocation__{name}": value for name, value in only.items()}
         held = AllocationDevice.objects.filter(
             allocation__pool_id=pool_id, allocation__released_at__isnull=True, **of_these
         )
         of_devices = held.order_by("allocation_id", "device__index")
-        rows = of_devices.values_list("allocation_id", "device_id", "memory_mib")
-        for allocation_id, device_id, memory_mib in rows.iterator(AT_ONCE):
+        rows = of_devices.values_list("allocation_id", "device_id", "memory_mib", "allocation__team_id")
+        for allocation_id, device_id, memory_mib, team_id in rows.iterator(AT_ONCE):
             slices[allocation_id].append((device_id, memory_mib))
+            on[device_id].append(team_id)
+        if not only:
+            pool.shared_before = frozenset(device_id for device_id, teams in on.items() if pool.parts(teams))
         live = Allocation.objects.filter(pool_id=pool_id, released_at__isnull=True, **only).annotate(
             class_name=F("job__priority_class__name"),
             position=F("task__group__position"),
@@ -687,7 +698,7 @@ class Picture:
                     each.placement,
                     each.releasing or runner.ending,
                     each.for_job,
-                    0 if pool.share_across_teams else each.team_id,
+                    pool.holder(each.placement, each.team_id),
                     end,
                 )
                 for allocation_id, each, end in zip(allocation_ids, held, ends, strict=True)
@@ -695,6 +706,7 @@ class Picture:
             least=runner.least,
             protected_until=started_at + min_runtime if min_runtime else 0,
             spared=runner.is_spared(pool.row),
+            priority_class=self.job_class[job_id][2],
             ends_at=None if None in ends else max(end for end in ends if end is not None),
         )
 

@@ -17,6 +17,7 @@ from scheduling.core import model as core
 from scheduling.core.fleet import Fleet
 from scheduling.core.fragmentation import TypicalShape, typical_shapes
 from scheduling.core.lookahead import Demand
+from scheduling.core.placement_kernels import HELD_BY_SEVERAL
 from scheduling.models import Job, Task, TaskGroup
 from scheduling.past_use import PoolMemory
 
@@ -105,10 +106,21 @@ class PoolPicture:
     memory: PoolMemory | None = None  # of the past, where the pool has a half-life
     class_milli: dict[tuple[int, str], int] = field(default_factory=lambda: defaultdict(int))
     memory_usage: dict[int, int] = field(default_factory=lambda: defaultdict(int))  # by team, MiB
+    shared_before: frozenset[int] = frozenset()  # devices that are shared as the pool does not allow any more
 
     def take(self, placement: core.Placement, team_id: int) -> None:
-        """The fleet holds the placement; who holds it matters only where teams are kept apart on a device."""
-        self.fleet.take(placement, 0 if self.share_across_teams else team_id)
+        """The fleet holds the placement."""
+        self.fleet.take(placement, self.holder(placement, team_id))
+
+    def holder(self, placement: core.Placement, team_id: int) -> int:
+        """Under whom the fleet knows it: that matters only where teams are kept apart on a device."""
+        if not self.shared_before.isdisjoint(placement.device_ids):
+            return HELD_BY_SEVERAL
+        return 0 if self.share_across_teams else team_id
+
+    def parts(self, teams: Sequence[int]) -> bool:
+        """Whether slices of these teams could not come together on one device now."""
+        return len(teams) > 1 and (self.fleet.exclusive or not (self.share_across_teams or len(set(teams)) == 1))
 
     def count(self, held: Held, sign: int) -> None:
         """The device memory that counts for its team grows (sign 1) or shrinks (-1) by what is held."""

@@ -68,6 +68,8 @@ def submit_payload(
         if earlier is not None:
             return earlier, False
     specs = read_payload(payload)
+    # Before anything is locked: it locks budgets, and then the jobs that they hold.
+    ports.budgets.settle(now)
     try:
         with unit_of_work() as journal:
             key = None
@@ -118,7 +120,6 @@ def submit(user: User, specs: Sequence[JobSpec], now: datetime, journal: Journal
     require_aware(now)
     hold_team_tree()
     permit = permitted(user, specs, many=many)
-    ports.budgets.settle(now)
     jobs, groups = rows_of(user, specs, permit, now)
     insert_rows(jobs)
     link(jobs, permit.predecessors)

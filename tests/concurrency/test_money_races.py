@@ -10,7 +10,7 @@ import pytest
 from django.db.models import F, Sum
 
 from billing.meter import LedgerMeter
-from billing.models import BudgetCrossing, Invoice, InvoicedRecord, Package, PackageDraw, UsageRecord
+from billing.models import Budget, BudgetCrossing, Invoice, InvoicedRecord, Package, PackageDraw, UsageRecord
 from billing.periods import month_of
 from billing.services.budgets import create_budget, look_at_budgets
 from billing.services.invoices import credit_invoice, issue_invoice
@@ -153,3 +153,23 @@ def test_jobs_are_submitted_while_a_budget_is_spent_and_raised_and_none_is_forgo
     assert set(Job.objects.values_list("hold", flat=True)) <= {""}
     change_budget(budget, world.now, amount=Decimal(0))
     assert set(Job.objects.values_list("hold", flat=True)) == {"budget"}
+
+
+@pytest.mark.parametrize("round_number", range(5))
+def test_budgets_are_changed_while_others_look_and_nobody_waits_for_ever(world, round_number):
+    """Each changes another budget than the first that a look takes."""
+    from billing.services.budgets import change_budget, remove_budget
+
+    budgets = [create_budget(world.teams["nlp"], Decimal(1), world.now) for _ in range(6)]
+
+    def change(budget: Budget) -> None:
+        for number in range(8):
+            change_budget(budget, world.now, amount=Decimal(number + 2))
+
+    def look() -> None:
+        for _ in range(16):
+            look_at_budgets(world.now)
+
+    acts = [*(lambda each=each: change(each) for each in budgets[:4]), look, look]
+    assert raised(at_once([*acts, lambda: remove_budget(budgets[5], world.now)]), Refusal) == 0
+    assert {budget.amount for budget in Budget.objects.filter(pk__in=[each.pk for each in budgets[:4]])} == {9}

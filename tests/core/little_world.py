@@ -107,7 +107,8 @@ class World:
 
     def works(
         self, name, team, gpus=1, *, tasks=1, least=None, at=None, pool=None, user=ALICE, priority=500,
-        preemptible=True, releasing=0, for_job=None, protected_until=0, ends_at=None, holder=0, **asks,
+        preemptible=True, releasing=0, for_job=None, protected_until=0, ends_at=None, holder=0, priority_class=None,
+        **asks,
     ):  # fmt: skip
         """A job that runs and may be told to give way; its last ``releasing`` tasks are being stopped already."""
         where, number = self._pool(pool), 1000 + len(self.running)
@@ -129,7 +130,11 @@ class World:
             least=(tasks if least is None else least,),
             protected_until=protected_until,
             ends_at=ends_at,
+            priority_class=priority_class or "",
         )
+        if priority_class:
+            rank = (self.teams[team].id, priority_class)
+            where.class_usage[rank] = where.class_usage.get(rank, 0) + 1
         return self
 
     def works_of(self, team, count, gpus=1, *, prefix=None, **more):

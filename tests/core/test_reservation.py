@@ -222,3 +222,10 @@ def test_a_forecast_ends_where_the_policy_says():
     assert set(forecast(world.snapshot(), Policy(max_forecast_starts=1)).values()) == {60}
     assert set(forecast(world.snapshot(), Policy(max_looks=8)).values()) == {60}
     assert forecast(world.snapshot(), Policy(max_moments=0)) == {}
+
+
+def test_a_forecast_sees_the_cap_of_a_class_free_when_its_jobs_end():
+    world = World().pool("train", node("n", 4)).team("nlp").works("r", "nlp", 1, ends_at=60, priority_class="rush")
+    world.job("capped", "nlp", 1, priority_class="rush", max_running_of_class=1, limit=100)
+    world.job("next", "nlp", 1, priority_class="rush", max_running_of_class=1)
+    assert forecast(world.snapshot()) == {world.jobs["capped"].id: 60, world.jobs["next"].id: 160}

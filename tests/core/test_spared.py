@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from scheduling.core.ledger import sentence
 from scheduling.core.model import Group, PendingJob
 from scheduling.core.order import job_key
 from tests.core.little_world import World, node, request
@@ -27,6 +28,9 @@ def test_a_spared_job_neither_stops_nor_shrinks(spared, tasks, least):
     if spared:
         numbers = outcome.reason("own").numbers
         assert (numbers["needed_milli"], numbers["freeable_milli"], numbers["spared_milli"]) == (2000, 0, 4000)
+        (refusal,) = outcome.plan.refusals
+        assert (refusal.rule, refusal.numbers["lent"], refusal.numbers["spared"]) == ("out_of_reach", 2000, 4000)
+        assert "4 GPUs gave way as often as it may be made to" in sentence("refuse", refusal.rule, refusal.numbers)
 
 
 def service(placed, *, count=4, least=2, growing=True, kind=True):

@@ -8,7 +8,7 @@ from scheduling.core.fleet import Fleet
 from scheduling.core.model import DeviceState, Group, NodeState, PendingJob, Policy, PoolState, Quota, Request, Snapshot
 from scheduling.core.model import Team as CoreTeam
 from scheduling.services.deciding import Standing, decide
-from scheduling.services.stop import cancel_jobs
+from scheduling.services.stop import cancel_jobs, set_priority, set_priority_class
 
 WHOLE = Request(devices=1, compute_milli=1000)
 
@@ -88,6 +88,22 @@ def test_a_forced_cycle_over_the_same_picture_has_the_same_plan_and_the_next_cha
     assert first.plan is not None
     assert forced.plan is settled.plan
     cancel_jobs([running.pk], world.now)
+    world.settle()
+    waiting.refresh_from_db()
+    assert waiting.state == "running"
+
+
+def test_a_job_that_runs_and_counts_for_another_class_from_now_on_makes_room_under_its_cap(world):
+    """Both classes have the same value, so nothing else of the job is another."""
+    set_priority_class("rush", 500, world.now, max_jobs_per_team=1)
+    calm = set_priority_class("calm", 500, world.now)
+    running = world.submit(gpus=1, priority="rush")
+    world.settle()
+    waiting = world.submit(gpus=1, priority="rush")
+    world.settle()
+    waiting.refresh_from_db()
+    assert (waiting.state, waiting.reasons[0]["code"]) == ("pending", "class_cap")
+    set_priority(running, world.now, priority_class=calm)
     world.settle()
     waiting.refresh_from_db()
     assert waiting.state == "running"

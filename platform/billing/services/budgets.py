@@ -51,6 +51,7 @@ def change_budget(budget: Budget, now: datetime, *, actor_id: int | None = None,
 def remove_budget(budget: Budget, now: datetime, *, actor_id: int | None = None) -> None:
     """The budget is gone; whom it alone held is released."""
     with unit_of_work() as journal:
+        _lock_all(budget)
         gone, _ = Budget.objects.filter(pk=budget.pk).delete()
         if gone:
             journal.record("budget.removed", now, team_id=budget.team_id, actor_id=actor_id, budget=budget.pk)
@@ -61,9 +62,8 @@ def _set(budget: Budget, values: Mapping[str, Any], now: datetime, actor_id: int
     with unit_of_work() as journal:
         hold_team_tree()
         if budget.pk is not None:
-            budget = (
-                Budget.objects.select_for_update(of=("self",), no_key=True).select_related("team").get(pk=budget.pk)
-            )
+            _lock_all(budget)
+            budget = Budget.objects.select_related("team").get(pk=budget.pk)
         before = {name: getattr(budget, name) for name in FIELDS}
         for name, value in values.items():
             setattr(budget, name, value)
@@ -79,6 +79,17 @@ def _set(budget: Budget, values: Mapping[str, Any], now: datetime, actor_id: int
         look_at_budgets(now)
     budget.refresh_from_db()
     return budget
+
+
+def _lock_all(budget: Budget) -> None:
+    """The budget and all that the look after its change takes, in order of id: two that change and one that looks
+    never wait for each other."""
+    rows = (
+        Budget.objects.select_for_update(of=("self",), no_key=True)
+        .filter(Q(active=True) | Q(pk=budget.pk))
+        .order_by("pk")
+    )
+    list(rows.values_list("pk"))
 
 
 def _told(value: Any) -> Any:
