@@ -18,7 +18,7 @@ def take_data_option(argv: list[str]) -> list[str]:
             folder = next(items, "") if item == "--data" else item.removeprefix("--data=")
             if not folder:
                 sys.exit("--data needs a folder")
-            if argv[1] == "issue_token" and not Path(folder).is_dir():
+            if argv[1] in {"issue_token", "explain"} and not Path(folder).is_dir():
                 sys.exit(f"--data: there is no folder {folder}")
             os.environ["ALLOTMENT_DATA"] = str(Path(folder).resolve())
         else:
@@ -29,11 +29,13 @@ def take_data_option(argv: list[str]) -> list[str]:
 def main() -> None:
     sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings.embedded")
-    argv = sys.argv
+    argv = sys.argv.copy()
+    if len(argv) > 1 and not argv[1].startswith("-"):
+        argv[1] = argv[1].replace("-", "_")  # replay-cycle is the module replay_cycle
     if argv[1:2] == ["replay"] and "DATABASE_URL" not in os.environ and not any(a.startswith("--data") for a in argv):
         # A replay fills a database of its own and leaves the one that people work with alone.
         os.environ["ALLOTMENT_DATA"] = tempfile.mkdtemp(prefix="allotment-replay-")
-    if len(argv) > 1 and argv[1] in {"up", "issue_token", "migrate", "shell", "replay"}:
+    if len(argv) > 1 and argv[1] in {"up", "issue_token", "migrate", "shell", "replay", "explain"}:
         argv = take_data_option(argv)
     from django.core.management import execute_from_command_line
 

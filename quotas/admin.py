@@ -27,6 +27,7 @@ class QuotaAdmin(ThroughService):
         "limit_units",
         "weight",
         "per_user",
+        "memory",
         "valid_from",
         "valid_until",
     )
@@ -41,6 +42,7 @@ class QuotaAdmin(ThroughService):
         "weight",
         "reserved",
         "per_user_limit",
+        "memory_limit_mib",
         "valid_from",
         "valid_until",
     )
@@ -57,6 +59,10 @@ class QuotaAdmin(ThroughService):
     @admin.display(description="limit of a user", ordering="per_user_limit")
     def per_user(self, quota: Quota) -> str:
         return _amount(quota.per_user_limit)
+
+    @admin.display(description="limit of GPU memory", ordering="memory_limit_mib")
+    def memory(self, quota: Quota) -> str:
+        return "not set" if quota.memory_limit_mib is None else f"{quota.memory_limit_mib} MiB"
 
     def service(self, instance: Any, values: dict[str, Any], now: datetime, actor_id: int) -> Quota:
         row = Quota.objects.select_related("team", "pool").get(pk=instance.pk) if instance.pk else None

@@ -16,7 +16,7 @@ from events.errors import Invalid, NotThere
 from inventory.models import Pool
 from inventory.selectors import pool_named
 from quotas.models import Quota
-from quotas.services import remove_quota, set_quota
+from quotas.services import LARGEST, remove_quota, set_quota
 from tenants.models import Team
 from tenants.policy import require, visible, visible_team_ids
 from tenants.selectors import team_named
@@ -27,11 +27,16 @@ from wire.views import ApiView
 
 QUOTAS = Listing[Quota]({"id": "id"}, default="id")
 # What a standing quota is where a field is not named.
-UNSET: dict[str, int | None] = {"guaranteed": None, "limit": None, "weight": 1, "reserved": 0, "per_user_limit": None}
+UNSET: dict[str, int | None] = {
+    **dict.fromkeys(("guaranteed", "limit", "per_user_limit", "memory_limit_mib")),
+    "weight": 1,
+    "reserved": 0,
+}
 
 
 class QuotaSerializer(serializers.ModelSerializer):
-    """A team's claim in a pool, in the pool's ``unit``. null is "not set", 0 is 0. Temporary ones: [from, until)."""
+    """A team's claim in a pool, in the pool's ``unit``; ``memory_limit_mib`` is what its jobs may hold of GPU memory.
+    null is "not set", 0 is 0. Temporary ones: [from, until)."""
 
     team = serializers.CharField(source="team.slug")
     pool = serializers.CharField(source="pool.name")
@@ -48,7 +53,7 @@ class QuotaSerializer(serializers.ModelSerializer):
         model = Quota
         fields: tuple[str, ...] = (
             *("id", "team", "pool", "unit", "guaranteed", "limit", "weight", "reserved", "per_user_limit"),
-            *("valid_from", "valid_until", "updated_at"),
+            *("memory_limit_mib", "valid_from", "valid_until", "updated_at"),
         )
 
 
@@ -69,6 +74,7 @@ class QuotaRequest(Strict):
     weight = Whole(required=False, min_value=0, max_value=1_000_000_000)
     reserved = Quantity(required=False)
     per_user_limit = Quantity(required=False, allow_null=True)
+    memory_limit_mib = Whole(required=False, allow_null=True, min_value=0, max_value=LARGEST)
     valid_from = Moment(required=False, allow_null=True)
     valid_until = Moment(required=False, allow_null=True)
     override_capacity = Flag(required=False, help_text="operators only: more may be guaranteed than the pool has")

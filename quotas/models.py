@@ -12,8 +12,8 @@ class Quota(models.Model):
     """A team's claim in a pool, in the pool's unit (milli-GPU or milli-cores).
 
     ``guaranteed`` None is "not set": nothing for a team without sub-teams, the sum of its children's for one with.
-    ``limit`` None is no limit; 0 is 0. A row with ``valid_from``/``valid_until`` is temporary, [from, until), and
-    takes the place of the standing row while it is valid.
+    ``limit`` None is no limit; 0 is 0; ``memory_limit_mib`` likewise, of device memory. A row with
+    ``valid_from``/``valid_until`` is temporary, [from, until), and takes the place of the standing row while valid.
     """
 
     team = models.ForeignKey("tenants.Team", on_delete=models.PROTECT, related_name="quotas")
@@ -23,6 +23,7 @@ class Quota(models.Model):
     weight = models.BigIntegerField(default=1)
     reserved = models.BigIntegerField(default=0)
     per_user_limit = models.BigIntegerField(null=True, blank=True)
+    memory_limit_mib = models.BigIntegerField(null=True, blank=True, help_text="device memory, MiB")
     valid_from = models.DateTimeField(null=True, blank=True)
     valid_until = models.DateTimeField(null=True, blank=True)
     updated_at = models.DateTimeField()
@@ -42,6 +43,10 @@ class Quota(models.Model):
             models.CheckConstraint(condition=Q(weight__gte=0), name="quota_weight_not_negative"),
             models.CheckConstraint(
                 condition=Q(per_user_limit__isnull=True) | Q(per_user_limit__gte=0), name="quota_per_user_not_negative"
+            ),
+            models.CheckConstraint(
+                condition=Q(memory_limit_mib__isnull=True) | Q(memory_limit_mib__gte=0),
+                name="quota_memory_limit_not_negative",
             ),
             models.CheckConstraint(
                 condition=Q(reserved=0) | Q(reserved__gt=0, guaranteed__isnull=False, reserved__lte=F("guaranteed")),

@@ -34,6 +34,7 @@ def as_core(row: Quota) -> core.Quota:
         weight=row.weight,
         reserved=row.reserved,
         per_user_limit=row.per_user_limit,
+        memory_limit_mib=row.memory_limit_mib,
     )
 
 
@@ -43,3 +44,11 @@ def next_change(now: datetime) -> datetime | None:
     ends = Quota.objects.filter(valid_until__gt=now).order_by("valid_until").values_list("valid_until", flat=True)[:1]
     moments = [moment for moment in (*starts, *ends) if moment is not None]
     return min(moments, default=None)
+
+
+def changes_between(pool_id: int, start: datetime, end: datetime | None) -> list[datetime]:
+    """The moments after ``start``, and before ``end`` where there is one, at which a temporary quota of the pool begins
+    or ends; in order."""
+    rows = Quota.objects.filter(Q(valid_from__isnull=False) | Q(valid_until__isnull=False), pool_id=pool_id)
+    moments = {each for row in rows.values_list("valid_from", "valid_until") for each in row if each is not None}
+    return sorted(each for each in moments if each > start and (end is None or each < end))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -13,12 +13,13 @@ from events.errors import Fault, Invalid
 from events.services import require_aware, unit_of_work
 from inventory.models import Device, Node, Pool
 from quotas.models import Quota
-from quotas.selectors import quotas_in_force
+from quotas.selectors import changes_between, quotas_in_force
 from scheduling.core.units import format_gpus
 from tenants import services as tenants
 from tenants.models import Team
 
-FIELDS = ("guaranteed", "limit", "weight", "reserved", "per_user_limit")
+FIELDS = ("guaranteed", "limit", "weight", "reserved", "per_user_limit", "memory_limit_mib")
+MAY_BE_UNSET = ("guaranteed", "limit", "per_user_limit", "memory_limit_mib")
 LARGEST = 10**12  # milli: a billion devices; more is a slip of the finger
 
 
@@ -41,10 +42,13 @@ def set_quota(
     actor_id: int | None = None,
     **values: Any,
 ) -> QuotaChange:
-    """The team's quota in the pool has these values; fields that are not named keep theirs. Units: the pool's milli.
+    """The team's quota in the pool has these values; fields that are not named keep theirs. Units: the pool's milli;
+    MiB of device memory.
 
     Invalid, with the sum, when the children's guarantees would exceed their parent's, or the top-level ones the
-    pool's capacity (unless ``override_capacity``). A limit above an ancestor's is kept with a warning: the lower binds.
+    pool's capacity (unless ``override_capacity``), at any moment at which it is in force. Where temporary rows of one
+    team overlap, the one that was entered last counts. A limit above an ancestor's is kept with a warning: the lower
+    one binds.
     """
     _check_values(values, valid_from, valid_until, now)
     with unit_of_work() as journal:
@@ -62,6 +66,7 @@ def set_quota(
         row.save()
         moment = max(now, valid_from) if valid_from else now
         _check_sums(team, pool, moment, override_capacity=override_capacity)
+        _check_later_sums(team, pool, moment, valid_until, override_capacity=override_capacity)
         warnings = _limit_warnings(team, pool, row, moment)
         changed = {name: [before[name], getattr(row, name)] for name in FIELDS if before[name] != getattr(row, name)}
         journal.record(
@@ -100,6 +105,7 @@ def move_team(team: Team, parent: Team | None, now: datetime, *, actor_id: int |
         for pool in pools:
             # What the pool has was checked when its guarantees were set; a move changes only who they count for.
             _check_sums(team, pool, now, override_capacity=True)
+            _check_later_sums(team, pool, now, None, override_capacity=True)
 
 
 def expire_quotas(now: datetime) -> int:
@@ -122,11 +128,11 @@ def _check_values(
 ) -> None:
     faults = [Fault(name, "is not a field of a quota", allowed=FIELDS) for name in values if name not in FIELDS]
     for name in FIELDS:
-        if name not in values or (values[name] is None and name in ("guaranteed", "limit", "per_user_limit")):
+        if name not in values or (values[name] is None and name in MAY_BE_UNSET):
             continue
-        value = values[name]
+        value, unit = values[name], "MiB" if name == "memory_limit_mib" else "milli"
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= LARGEST:
-            faults.append(Fault(name, f"must be a whole number of milli from 0 to {LARGEST}", value=value))
+            faults.append(Fault(name, f"must be a whole number of {unit} from 0 to {LARGEST}", value=value))
     if valid_from is not None and valid_until is not None and valid_from >= valid_until:
         faults.append(Fault("valid_until", "must be after valid_from", value=valid_until.isoformat()))
     if valid_until is not None and valid_until <= now:
@@ -142,6 +148,9 @@ def _check_row(row: Quota) -> None:
             f"{format_gpus(row.guaranteed)} is more than the limit {format_gpus(row.limit)}",
             value=format_gpus(row.guaranteed),
         )
+    if row.memory_limit_mib is not None and row.pool.unit == Pool.Unit.CPU:
+        message = f"the pool {row.pool.name} counts cores: it has no device memory to limit"
+        raise Invalid.at("memory_limit_mib", message, value=row.memory_limit_mib)
     if row.reserved and (row.guaranteed is None or row.reserved > row.guaranteed):
         raise Invalid.at("reserved", "cannot be more than what is guaranteed", value=format_gpus(row.reserved))
 
@@ -189,6 +198,18 @@ def _check_sums(team: Team, pool: Pool, now: datetime, *, override_capacity: boo
         )
 
 
+def _check_later_sums(
+    team: Team, pool: Pool, start: datetime, end: datetime | None, *, override_capacity: bool
+) -> None:
+    """As ``_check_sums``, whenever between these two moments a temporary quota begins or ends."""
+    for moment in changes_between(pool.pk, start, end):
+        try:
+            _check_sums(team, pool, moment, override_capacity=override_capacity)
+        except Invalid as error:
+            told = f", from {moment.isoformat()} on"
+            raise Invalid([replace(fault, message=fault.message + told) for fault in error.faults]) from None
+
+
 def pool_capacity(pool: Pool) -> int:
     """All that the pool has, in its unit, whatever its state: 1000 a device, or the CPUs of a CPU pool in milli."""
     if pool.unit == Pool.Unit.CPU:
@@ -198,11 +219,24 @@ def pool_capacity(pool: Pool) -> int:
 
 def _limit_warnings(team: Team, pool: Pool, row: Quota, now: datetime) -> list[str]:
     in_force = quotas_in_force(now, pool.pk)
-    above = team.parent
-    while above is not None and row.limit is not None:
-        upper = in_force.get((pool.pk, above.pk))
-        if upper is not None and upper.limit is not None and upper.limit < row.limit:
-            own, theirs = format_gpus(row.limit), format_gpus(upper.limit)
-            return [f"The limit {own} is above the limit {theirs} of {above.slug}: the lower one binds."]
-        above = above.parent
+    above = []
+    step = team.parent
+    while step is not None:
+        if (pool.pk, step.pk) in in_force:
+            above.append((step.slug, in_force[pool.pk, step.pk]))
+        step = step.parent
+    warnings = _limit_above(row.limit, [(slug, upper.limit) for slug, upper in above], "limit", format_gpus)
+    memory = [(slug, upper.memory_limit_mib) for slug, upper in above]
+    return warnings + _limit_above(row.memory_limit_mib, memory, "limit of GPU memory", "{} MiB".format)
+
+
+def _limit_above(
+    own: int | None, above: Iterable[tuple[str, int | None]], what: str, shown: Callable[[int], str]
+) -> list[str]:
+    """A warning where an ancestor's limit, the nearest first, is lower than the team's own."""
+    if own is None:
+        return []
+    for slug, theirs in above:
+        if theirs is not None and theirs < own:
+            return [f"The {what} {shown(own)} is above the {what} {shown(theirs)} of {slug}: the lower one binds."]
     return []

@@ -13,25 +13,31 @@ from scheduling.core.units import format_gpus
 from scheduling.models import (
     Allocation,
     AllocationDevice,
+    CycleRecord,
     Decision,
     Job,
+    PastUse,
     PriorityClass,
     SchedulerLease,
     SubmissionKey,
     Task,
     TaskGroup,
 )
-from scheduling.services import stop
+from scheduling.services import holding, stop
 from wire.console import ReadOnly, ReadOnlyRows, ThroughService, do_each
 
 
 @admin.register(PriorityClass)
 class PriorityClassAdmin(ThroughService):
-    list_display = ("name", "value", "cluster_wide", "max_jobs_per_team", "roles")
+    list_display = ("name", "value", "cluster_wide", "max_jobs_per_team", "gpus_per_team", "roles")
     list_filter = ("cluster_wide",)
     search_fields = ("name",)
-    form_fields = ("name", "value", "cluster_wide", "roles", "max_jobs_per_team")
+    form_fields = ("name", "value", "cluster_wide", "roles", "max_jobs_per_team", "max_milli_per_team")
     fixed_fields = ("name",)
+
+    @admin.display(description="GPUs per team", ordering="max_milli_per_team")
+    def gpus_per_team(self, found: PriorityClass) -> str:
+        return "–" if found.max_milli_per_team is None else format_gpus(found.max_milli_per_team)
 
     def service(self, instance: Any, values: dict[str, Any], now: datetime, actor_id: int) -> PriorityClass:
         name = values.pop("name", None) or instance.name
@@ -101,13 +107,13 @@ class JobAdmin(ReadOnly):
     @admin.action(description="Hold: passed over until released")
     def hold_jobs(self, request: HttpRequest, rows: QuerySet[Job]) -> None:
         def act(job: Job, now: datetime, actor: int) -> None:
-            stop.hold_job(job, now, by=Job.Hold.OPERATOR, actor_id=actor)
+            holding.hold_job(job, now, by=Job.Hold.OPERATOR, actor_id=actor)
 
         do_each(request, rows, act, "held")
 
     @admin.action(description="Release")
     def release_jobs(self, request: HttpRequest, rows: QuerySet[Job]) -> None:
-        do_each(request, rows, lambda job, now, actor: stop.release_job(job, now, actor_id=actor), "released")
+        do_each(request, rows, lambda job, now, actor: holding.release_job(job, now, actor_id=actor), "released")
 
 
 @admin.register(Task)
@@ -157,9 +163,27 @@ class DecisionAdmin(ReadOnly):
     list_select_related = ("job", "team", "pool")
 
 
+@admin.register(CycleRecord)
+class CycleRecordAdmin(ReadOnly):
+    """What was kept of cycles. The records themselves are for ``manage.py explain``, which writes one to a file."""
+
+    list_display = ("id", "cycle", "at", "size")
+    search_fields = ("=cycle",)
+    exclude = ("body",)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[CycleRecord]:
+        return super().get_queryset(request).defer("body")
+
+
 @admin.register(SchedulerLease)
 class SchedulerLeaseAdmin(ReadOnly):
     list_display = ("name", "holder", "term", "expires_at", "cycle", "cycle_at", "cycle_ms")
+
+
+@admin.register(PastUse)
+class PastUseAdmin(ReadOnly):
+    list_display = ("pool", "half_life_s", "seq")
+    list_select_related = ("pool",)
 
 
 @admin.register(SubmissionKey)

@@ -15,15 +15,18 @@ from django.utils.dateparse import parse_datetime
 from events.models import Event
 from inventory.models import Device, Node
 from scheduling import ports
-from scheduling.models import Allocation, AllocationDevice, Job, Task
-from scheduling.selectors import LARGEST_ID, visible_jobs
+from scheduling.granted import Granted, granted_to_allocations
+from scheduling.models import Allocation, AllocationDevice, Decision, Job, Task
+from scheduling.selectors import LARGEST_ID, jobs_seen, visible_jobs
 from scheduling.states import JOB_ENDED
+from scheduling.telling import decision_told
 from tenants.models import Team, User
 from tenants.policy import team_tree
 
 PAGE = 50
 MOST_TASKS = 200
 MOST_PLACES = 24
+MOST_DECISIONS = 20
 
 STATES: Mapping[str, Q] = {
     "unfinished": ~Q(state__in=sorted(JOB_ENDED)),
@@ -207,6 +210,7 @@ class TaskRow:
 
     task: Task
     allocation: Allocation | None
+    granted: tuple[Granted, ...] = ()  # the different slices of it
 
 
 def task_rows(job: Job) -> list[TaskRow]:
@@ -216,7 +220,12 @@ def task_rows(job: Job) -> list[TaskRow]:
     allocations = Allocation.objects.filter(task_id__in=[task.pk for task in tasks]).select_related("node", "model")
     for allocation in allocations.order_by("id"):
         latest[allocation.task_id] = allocation
-    return [TaskRow(task, latest.get(task.pk)) for task in tasks]
+    granted = granted_to_allocations([allocation.pk for allocation in latest.values()])
+    rows = []
+    for task in tasks:
+        own = latest.get(task.pk)
+        rows.append(TaskRow(task, own, tuple(granted.get(own.pk, ())) if own else ()))
+    return rows
 
 
 def places(job: Job) -> list[Place]:
@@ -266,6 +275,23 @@ def price_now(job: Job, now: datetime) -> Decimal:
 
 
 @dataclass(frozen=True, slots=True)
+class DecisionRow:
+    """What the scheduler decided about a job, in words."""
+
+    decision: Decision
+    message: str
+
+
+def decision_rows(job: Job, user: User, most: int = MOST_DECISIONS) -> list[DecisionRow]:
+    """The latest decisions about the job, the latest first; of others' jobs, those are named that ``user`` may see."""
+    found = list(Decision.objects.filter(job=job).select_related("pool").order_by("-id")[:most])
+    seen = jobs_seen(user, {each.numbers["for_job"] for each in found if each.numbers.get("for_job")})
+    return [
+        DecisionRow(each, decision_told(each.kind, each.rule, each.numbers, each.pool.unit, seen)[0]) for each in found
+    ]
+
+
+@dataclass(frozen=True, slots=True)
 class Span:
     """A stretch of a job's life in one state; ``at`` and ``width`` in per cent of the whole."""
 
@@ -292,6 +318,10 @@ def history(job: Job, most: int = 60) -> list[Event]:
         "job.grew",
         "job.evicted",
         "job.shrunk",
+        "job.lost_tasks",
+        "job.replica",
+        "job.idle",
+        "job.dependency",
         "job.changed",
     )
     return list(Event.objects.filter(job_id=job.pk, kind__in=kinds).order_by("-seq")[:most])

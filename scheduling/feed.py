@@ -29,12 +29,16 @@ FLEET: Mapping[str, tuple[str, ...]] = {
     "node.state": ("node", "before", "after"),
     "device.health": ("device_id", "before", "after"),
     "engine.state": ("engine", "before", "after"),
+    "model.created": ("name",),
+    "model.changed": ("name", "changed"),
     "fleet.changed": ("devices",),
     "priority_class.set": ("name", "value"),
     "rate.set": ("model", "per_hour", "effective_from"),
 }
 # About a person: told to that person.
 PERSONAL = ("token.issued", "token.revoked")
+# Reasons whose sentence may name teams for which something is kept, or jobs that come first or give way.
+NAMING = ("over_share", "reserved_for", "waiting_for_preemption")
 QUOTA_FIELDS = ("guaranteed", "limit", "reserved", "per_user_limit")
 POLL_S = 0.5  # how long an event that another process committed may go unnoticed by who waits
 MOST_WAITING = 64
@@ -141,6 +145,6 @@ def _data(event: Event, slugs: frozenset[str] | None) -> dict[str, Any]:
 def _reason(reason: Mapping[str, Any], slugs: frozenset[str] | None) -> dict[str, Any]:
     if "numbers" in reason:
         return reason_told(reason, "gpu", slugs)
-    if slugs is not None and reason["code"] == "over_share":
-        return {"code": reason["code"]}  # its sentence may name teams for which something is kept
+    if slugs is not None and reason["code"] in NAMING:
+        return {"code": reason["code"]}
     return dict(reason)

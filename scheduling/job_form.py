@@ -12,7 +12,7 @@ from events.errors import Fault
 from scheduling.core.units import format_gpus
 from scheduling.models import Job
 
-WHOLE = ("devices", "gpu_memory_mib", "tasks", "min_tasks", "retries")
+WHOLE = ("devices", "gpu_memory_mib", "tasks", "min_tasks", "retries", "max_evictions")
 NUMBERS = ("gpus", "cpu", "memory_gib")
 TEXTS = (
     "team",
@@ -27,8 +27,10 @@ TEXTS = (
     "vendor",
     "time_limit",
     "duration",
+    "apart",
 )
-FIELDS = (*TEXTS, *NUMBERS, *WHOLE, "environment", "preemptible")
+FIELDS = (*TEXTS, *NUMBERS, *WHOLE, "environment", "preemptible", "together", "after")
+IF_POSSIBLE = "-if-possible"  # after a level in ``together``: preferred, not required
 # What the API takes for granted: left out of the request, so that it stays as short as a person would write it.
 DEFAULTS = {"kind": "batch", "priority": "normal", "tasks": 1, "retries": 0}
 
@@ -50,12 +52,23 @@ def payload_of(values: Mapping[str, str]) -> tuple[dict[str, Any], list[Fault]]:
     for name in WHOLE:
         if text := values.get(name, "").strip():
             payload[name] = int(text) if text.isascii() and text.isdigit() and len(text) < 16 else text
+    if text := values.get("together", "").strip():
+        level = text.removesuffix(IF_POSSIBLE)
+        payload["topology"] = {"level": level} if level == text else {"level": level, "required": False}
     environment, faults = _environment(values.get("environment", ""))
     if environment:
         payload["environment"] = environment
+    if after := values.get("after", "").replace(",", " ").split():
+        payload["after"] = [_job_number(each) for each in after]
     if values.get("preemptible") == "no":
         payload["preemptible"] = False
     return {name: value for name, value in payload.items() if DEFAULTS.get(name) != value}, faults
+
+
+def _job_number(text: str) -> Any:
+    """The number of a job, with or without the # that pages put before it; the text where it is none."""
+    number = text.removeprefix("#")
+    return int(number) if number.isascii() and number.isdigit() and len(number) < 19 else text
 
 
 def _number(text: str) -> Any:
@@ -115,8 +128,11 @@ def values_from(job: Job) -> dict[str, str]:
         environment="\n".join(f"{name}={value}" for name, value in sorted(job.environment.items())),
         preemptible="" if job.preemptible else "no",
         time_limit=f"{job.time_limit_s}s" if job.time_limit_s else "",
+        apart=job.apart,
+        together=_together(job.topology),
         duration=f"{job.simulated_duration_ms}ms" if job.simulated_duration_ms is not None else "",
         retries=str(job.retries) if job.retries else "",
+        max_evictions="" if job.max_evictions is None else str(job.max_evictions),
     )
     group = job.groups.first()
     if group is not None:
@@ -135,6 +151,12 @@ def values_from(job: Job) -> dict[str, str]:
             vendor=group.vendors_allowed[0] if len(group.vendors_allowed) == 1 else "",
         )
     return values
+
+
+def _together(topology: Mapping[str, Any] | None) -> str:
+    if topology is None:
+        return ""
+    return topology["level"] if topology["required"] else "host" + IF_POSSIBLE  # a wish means the same at any level
 
 
 def _gib(mib: int) -> str:

@@ -324,6 +324,21 @@ class CycleRecord(models.Model):
         return f"cycle {self.cycle}"
 
 
+class PastUse(models.Model):
+    """What is remembered of a pool's allocations that were released, up to an event: see ``scheduling.past_use``.
+
+    It could be worked out from their rows anew at any time, and is kept because these are many.
+    """
+
+    pool = models.OneToOneField("inventory.Pool", on_delete=models.CASCADE, related_name="past_use")
+    half_life_s = models.PositiveIntegerField()
+    seq = models.BigIntegerField(help_text="the last event whose releases are counted")
+    sums = models.JSONField(default=list, help_text="[[team, period, sum], …]")
+
+    def __str__(self) -> str:
+        return f"past use of {self.pool_id}"
+
+
 class SubmissionKey(models.Model):
     """An Idempotency-Key that was used: the same user sending it again gets the same jobs, never new ones."""
 

@@ -20,6 +20,7 @@ from scheduling.core.order import NEVER, Walk
 from scheduling.core.shares import Standing, standing
 from scheduling.core.tree import Tree
 from scheduling.models import Allocation, Job, TaskGroup
+from scheduling.past_use import past_use_of
 from tenants.models import Team
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -39,7 +40,9 @@ def standing_of(pool: Pool, now: datetime) -> Standing:
     """What every team holds, wants and deserves of the pool."""
     tree = Tree(core.Team(pk, slug, parent) for pk, slug, parent in Team.objects.values_list("pk", "slug", "parent_id"))
     quotas = {team_id: as_core(row) for (_, team_id), row in quotas_in_force(now, pool.pk).items()}
-    return standing(tree, quotas, pool_totals([pool.pk])[pool.pk].capacity, _running(pool), _waiting(pool))
+    past_use = past_use_of([pool], now).get(pool.pk)
+    capacity = pool_totals([pool.pk])[pool.pk].capacity
+    return standing(tree, quotas, capacity, _running(pool), _waiting(pool), past_use)
 
 
 def _running(pool: Pool) -> dict[int, int]:

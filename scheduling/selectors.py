@@ -4,29 +4,33 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
 from django.conf import settings
 from django.core.cache import cache
-from django.db.models import Count, F, Max, Q, QuerySet, Sum
+from django.db.models import BigIntegerField, Case, Count, F, Max, Q, QuerySet, Sum, When
+from django.db.models.functions import Coalesce
 
 from events.errors import Fault, NotThere
 from events.models import Event
-from inventory.models import Device, Pool
+from inventory.models import Pool
 from inventory.selectors import pool_totals
 from quotas.selectors import as_core, quotas_in_force
 from scheduling import ports
 from scheduling.core import model as core
 from scheduling.core.shares import standing
 from scheduling.core.tree import Tree
-from scheduling.core.units import compute_for_memory
-from scheduling.models import Allocation, Job, PriorityClass, Task, TaskGroup
+from scheduling.core.units import MILLI_PER_DEVICE
+from scheduling.granted import DeviceKind, device_kinds, offers
+from scheduling.models import Allocation, AllocationDevice, Job, PriorityClass, Task, TaskGroup
+from scheduling.past_use import past_use_of
 from scheduling.states import JOB_ACTIVE
+from scheduling.telling import jobs_named, reason_shown
 from tenants.models import Team
-from tenants.policy import visible
+from tenants.policy import visible, visible_team_ids
 
 LARGEST_ID = 2**63 - 1
 
@@ -42,6 +46,34 @@ def visible_job(user: Any, job_id: int) -> Job:
     if found is None:
         raise NotThere("There is no such job, or you may not see it.")
     return found
+
+
+def jobs_seen(user: Any, ids: Collection[int]) -> frozenset[int] | None:
+    """Those of these jobs that ``user`` may see; None where it sees every job."""
+    return _jobs_of(visible_team_ids(user), ids)
+
+
+def named_to(user: Any, job_ids: Collection[int]) -> tuple[frozenset[str] | None, frozenset[int] | None]:
+    """The slugs of the teams that ``user`` may see, and those of these jobs; each None where it sees all."""
+    teams = visible_team_ids(user)
+    if teams is None:
+        return None, None
+    slugs = frozenset(Team.objects.filter(pk__in=teams).values_list("slug", flat=True))
+    return slugs, _jobs_of(teams, job_ids)
+
+
+def _jobs_of(teams: Collection[int] | None, ids: Collection[int]) -> frozenset[int] | None:
+    if teams is None:
+        return None
+    # Asked of none too: a page takes as many questions whatever its rows name.
+    rows = Job.objects.filter(team_id__in=teams, pk__in={0, *ids}).order_by()
+    return frozenset(rows.values_list("pk", flat=True))
+
+
+def reasons_for(user: Any, reasons: Sequence[Mapping[str, Any]], unit: str) -> list[dict[str, Any]]:
+    """Stored reasons for a page that ``user`` looks at: nobody's team or job is named that it may not see."""
+    teams, jobs = named_to(user, jobs_named(reasons))
+    return [reason_shown(each, unit, teams, jobs) for each in reasons]
 
 
 def class_named(name: str, field: str = "priority_class") -> PriorityClass:
@@ -95,6 +127,19 @@ def job_figures(jobs: Sequence[Job], now: datetime) -> dict[int, Figures]:
     return found
 
 
+def links_of(job_ids: Sequence[int], seen: Collection[int] | None) -> dict[int, tuple[list[int], list[int]]]:
+    """By job: (what it comes after, what comes after it), of the teams ``seen`` (None: all), by id."""
+    found: dict[int, tuple[list[int], list[int]]] = {job_id: ([], []) for job_id in job_ids}
+    links = Job.after.through.objects.filter(Q(from_job_id__in=job_ids) | Q(to_job_id__in=job_ids))
+    columns = ("from_job_id", "to_job_id", "from_job__team_id", "to_job__team_id")
+    for behind, before, team_behind, team_before in links.order_by("from_job_id", "to_job_id").values_list(*columns):
+        if behind in found and (seen is None or team_before in seen):
+            found[behind][0].append(before)
+        if before in found and (seen is None or team_behind in seen):
+            found[before][1].append(behind)
+    return found
+
+
 # ---- shares ----------------------------------------------------------------------------------------------------------
 
 
@@ -108,7 +153,8 @@ class TeamShare:
     """A team's numbers in one pool, its subtree included, milli in the pool's unit.
 
     ``over_by``: what it holds above its own limit; ``headroom``: what it could still start before a limit, its own or
-    one above, binds; None without any. Neither is ever negative.
+    one above, binds; None without any. Neither is ever negative. ``memory_allocated_mib``: the device memory that
+    counts against limits of it; None in pools where no team has one.
     """
 
     allocated: int
@@ -119,13 +165,15 @@ class TeamShare:
     demand: int
     over_by: int
     headroom: int | None
+    memory_limit_mib: int | None = None
+    memory_allocated_mib: int | None = None
 
 
 def team_shares(now: datetime, pool_ids: Collection[int] | None = None) -> dict[int, dict[int, TeamShare]]:
     """Pool id → team id → its share, as a scheduler that looks at the database now would work it out.
 
     Kept for ``SHARES_CACHE_SECONDS`` as long as no event comes in: what changes them always leaves one, but for a
-    temporary quota that begins or ends.
+    temporary quota that begins or ends, and for time itself where the past is remembered.
     """
     wanted = None if pool_ids is None else sorted(pool_ids)
     key = f"team-shares:{last_event()}:{wanted}".replace(" ", "")
@@ -149,16 +197,55 @@ def _team_shares(now: datetime, pool_ids: Sequence[int] | None) -> dict[int, dic
     quotas: dict[int, dict[int, core.Quota]] = defaultdict(dict)
     for (pool_id, team_id), row in quotas_in_force(now).items():
         quotas[pool_id][team_id] = as_core(row)
-    running, pending = _running(pools), _pending(pools)
+    running, pending, memory = _running(pools), _pending(pools), _memory(quotas)
+    past_use = past_use_of(pools, now)
     found = {}
     for pool in pools:
         own = {team_id: amount for team_id, amount in pending[pool.pk].items() if team_id in tree.position_of}
-        result = standing(tree, quotas[pool.pk], totals[pool.pk].capacity, running[pool.pk], own)
+        capacity = totals[pool.pk].capacity
+        result = standing(tree, quotas[pool.pk], capacity, running[pool.pk], own, past_use.get(pool.pk))
         found[pool.pk] = {
             team_id: _team_share(tree, result.share(position), position, result.limit, result.allocated)
             for team_id, position in tree.position_of.items()
         }
+        if pool.pk in memory:
+            found[pool.pk] = _with_memory(found[pool.pk], tree, quotas[pool.pk], memory[pool.pk])
     return found
+
+
+def _memory(quotas: Mapping[int, Mapping[int, core.Quota]]) -> dict[int, dict[int, int]]:
+    """Pool id → team id → the MiB of device memory that count for its own jobs, in pools where it is limited at all.
+
+    Whole devices for which less memory was named beside count that, as in ``core.model.Placement.memory_counted``.
+    """
+    limited = [key for key, own in quotas.items() if any(each.memory_limit_mib is not None for each in own.values())]
+    group = "allocation__task__group__"
+    named = When(**{f"{group}compute_milli": MILLI_PER_DEVICE}, then=Coalesce(f"{group}memory_mib", "memory_mib"))
+    slices = AllocationDevice.objects.filter(
+        allocation__released_at__isnull=True, allocation__pool_id__in=limited
+    ).order_by()
+    found: dict[int, dict[int, int]] = {pool_id: {} for pool_id in limited}
+    rows = slices.values("allocation__pool_id", "allocation__team_id")
+    for row in rows.annotate(mib=Sum(Case(named, default=F("memory_mib"), output_field=BigIntegerField()))):
+        found[row["allocation__pool_id"]][row["allocation__team_id"]] = row["mib"]
+    return found
+
+
+def _with_memory(
+    shares: Mapping[int, TeamShare], tree: Tree, quotas: Mapping[int, core.Quota], own: Mapping[int, int]
+) -> dict[int, TeamShare]:
+    held = [0] * len(tree)
+    for team_id, memory_mib in own.items():
+        for position in tree.path(tree.leaf_of[team_id]):
+            held[position] += memory_mib
+    return {
+        team_id: replace(
+            share,
+            memory_limit_mib=quotas[team_id].memory_limit_mib if team_id in quotas else None,
+            memory_allocated_mib=held[tree.position_of[team_id]],
+        )
+        for team_id, share in shares.items()
+    }
 
 
 def _with_ancestors(rows: Iterable[Team]) -> list[tuple[int, str, int | None]]:
@@ -222,7 +309,7 @@ def _pending(pools: Sequence[Pool]) -> dict[int, Counter[int]]:
         {**row, "job__pool_ids": [row["job__pool_id"]]}
         for row in growing.values("job__team_id", "job__pool_id", **shape).annotate(tasks=Count("id"))
     ]
-    kinds = _device_kinds(by_id) if any(row["devices"] and row["compute_milli"] is None for row in rows) else {}
+    kinds = device_kinds(by_id) if any(_may_be_rounded(row) for row in rows) else {}
     for row in rows:
         for pool_id in dict.fromkeys(row["job__pool_ids"]):
             pool = by_id.get(pool_id)
@@ -234,25 +321,16 @@ def _pending(pools: Sequence[Pool]) -> dict[int, Counter[int]]:
     return found
 
 
-def _device_kinds(pools: Iterable[int]) -> dict[int, list[tuple[str, str, int]]]:
-    """Pool id → the different (model, vendor, MiB) of its devices."""
-    kinds: dict[int, list[tuple[str, str, int]]] = defaultdict(list)
-    rows = Device.objects.filter(node__pool_id__in=list(pools)).order_by()
-    columns = ("node__pool_id", "model__name", "model__vendor", "memory_mib")
-    for pool_id, *kind in rows.values_list(*columns).distinct():
-        kinds[pool_id].append((kind[0], kind[1], kind[2]))
-    return kinds
+def _may_be_rounded(row: Mapping[str, Any]) -> bool:
+    """Whether what it counts depends on the devices: all that asks for a part of one, or for memory."""
+    return row["devices"] > 0 and row["compute_milli"] != MILLI_PER_DEVICE
 
 
-def _least_milli(row: Mapping[str, Any], pool: Pool, kinds: Sequence[tuple[str, str, int]]) -> int:
-    """The least that one such task can count: for memory alone, on the device where its share is the smallest."""
-    if not row["devices"] or row["compute_milli"] is not None:
+def _least_milli(row: Mapping[str, Any], pool: Pool, kinds: Sequence[DeviceKind]) -> int:
+    """The least that one such task can count: on the device where its slice is the smallest."""
+    if not _may_be_rounded(row):
         return row["devices"] * (row["compute_milli"] or 0)
-    fits = [
-        compute_for_memory(row["memory_mib"], memory, pool.step_milli)
-        for model, vendor, memory in kinds
-        if memory >= max(row["memory_mib"], row["min_device_memory_mib"])
-        and (not row["models_allowed"] or model in row["models_allowed"])
-        and (not row["vendors_allowed"] or vendor in row["vendors_allowed"])
-    ]
-    return row["devices"] * min(fits, default=0)
+    asked = TaskGroup(**{name: row[name] for name in SHAPE})
+    found = offers(asked, asked.models_allowed, asked.vendors_allowed, kinds, pool.step_milli)
+    # A fraction that nothing here serves still waits for that much; of memory alone it is not known how much that is.
+    return found[0].granted.milli if found else row["devices"] * (row["compute_milli"] or 0)

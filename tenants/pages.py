@@ -25,6 +25,7 @@ class SignedIn(HttpRequest):
 
     user: User
     live_seq: int
+    htmx: Any  # of django_htmx: true where htmx asks
 
 
 def page(view: View) -> View:

@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
+from collections.abc import Callable
+from decimal import ROUND_HALF_EVEN, Decimal, localcontext
 from typing import Any
 
 from django.db import models
 from django.db.backends.signals import connection_created
 from django.db.models import Aggregate
+
+CENT = Decimal("0.01")
+DIGITS = 60  # more than any sum of money or work here has
+
+
+def exactly(work_out: Callable[[], Decimal]) -> Decimal:
+    """The result with so many digits that nothing is rounded but what goes on for ever."""
+    with localcontext() as context:
+        context.prec = DIGITS
+        return work_out()
+
+
+def cents(amount: Decimal) -> Decimal:
+    """``amount`` to 2 places, half to even."""
+    return exactly(lambda: amount.quantize(CENT, ROUND_HALF_EVEN))
+
+
+def money_text(amount: Decimal) -> str:
+    """``amount`` in plain digits, at least 2 and at most 6 places: 10.00, 0.015."""
+    text = f"{exactly(lambda: amount.quantize(Decimal('0.000001'), ROUND_HALF_EVEN)):f}"
+    whole, _, places = text.partition(".")
+    return f"{whole}.{places.rstrip('0'):0<2}"
 
 
 class ExactDecimalField(models.DecimalField):

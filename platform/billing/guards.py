@@ -1,4 +1,5 @@
-"""What the database itself refuses of usage: two records of one allocation that overlap, and a closed one changing.
+"""What the database itself refuses: two usage records of one allocation that overlap, a closed one changing, and any
+change of an issued invoice, of its lines, of what it bills and of what was drawn from packages.
 
 Installed after every migration (idempotent), because SQLite loses triggers when a migration remakes a table.
 """
@@ -29,6 +30,41 @@ SQLITE = (
        WHEN OLD.ended_at IS NOT NULL BEGIN SELECT RAISE(ABORT, 'usage_record_is_immutable'); END""",
 )
 
+# Written once, never changed. (On PostgreSQL never deleted either; SQLite deletes row by row what it empties.)
+PHOTOGRAPHS = ("billing_invoice", "billing_invoiceline", "billing_invoicedrecord", "billing_packagedraw")
+NO_MORE_LINES = "SELECT line_count FROM billing_invoice WHERE id = NEW.invoice_id"
+
+SQLITE_PHOTOGRAPHS = (
+    *(
+        f"""CREATE TRIGGER IF NOT EXISTS {table}_is_immutable BEFORE UPDATE ON {table}
+            BEGIN SELECT RAISE(ABORT, '{table}_is_immutable'); END"""
+        for table in PHOTOGRAPHS
+    ),
+    f"""CREATE TRIGGER IF NOT EXISTS invoice_takes_no_more_lines BEFORE INSERT ON billing_invoiceline
+        WHEN NEW.position > ({NO_MORE_LINES}) OR NEW.position < 1
+        BEGIN SELECT RAISE(ABORT, 'invoice_takes_no_more_lines'); END""",
+)
+POSTGRESQL_PHOTOGRAPHS = (
+    """CREATE OR REPLACE FUNCTION billing_is_immutable() RETURNS trigger LANGUAGE plpgsql AS $$
+       BEGIN
+         RAISE EXCEPTION '% is immutable', TG_TABLE_NAME USING ERRCODE = 'integrity_constraint_violation';
+       END $$""",
+    *(
+        f"""CREATE OR REPLACE TRIGGER {table}_is_immutable BEFORE UPDATE OR DELETE ON {table}
+            FOR EACH ROW EXECUTE FUNCTION billing_is_immutable()"""
+        for table in PHOTOGRAPHS
+    ),
+    f"""CREATE OR REPLACE FUNCTION invoice_takes_no_more_lines() RETURNS trigger LANGUAGE plpgsql AS $$
+       BEGIN
+         IF NEW.position < 1 OR NEW.position > ({NO_MORE_LINES}) THEN
+           RAISE EXCEPTION 'invoice_takes_no_more_lines' USING ERRCODE = 'integrity_constraint_violation';
+         END IF;
+         RETURN NEW;
+       END $$""",
+    """CREATE OR REPLACE TRIGGER invoice_takes_no_more_lines BEFORE INSERT ON billing_invoiceline
+       FOR EACH ROW EXECUTE FUNCTION invoice_takes_no_more_lines()""",
+)
+
 POSTGRESQL = (
     "CREATE EXTENSION IF NOT EXISTS btree_gist",
     """DO $$ BEGIN
@@ -49,8 +85,13 @@ POSTGRESQL = (
 def install(using: str = "default", **kwargs: Any) -> None:
     """The guards are there, whether or not they were before."""
     connection = connections[using]
+    postgresql = connection.vendor == "postgresql"
     with connection.cursor() as cursor:
-        if "billing_usagerecord" not in connection.introspection.table_names(cursor):
+        tables = set(connection.introspection.table_names(cursor))
+        if "billing_usagerecord" not in tables:
             return
-        for statement in POSTGRESQL if connection.vendor == "postgresql" else SQLITE:
+        statements = POSTGRESQL if postgresql else SQLITE
+        if tables.issuperset(PHOTOGRAPHS):
+            statements = (*statements, *(POSTGRESQL_PHOTOGRAPHS if postgresql else SQLITE_PHOTOGRAPHS))
+        for statement in statements:
             cursor.execute(statement)

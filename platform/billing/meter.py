@@ -7,58 +7,23 @@ from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from django.conf import settings
-from django.db import connection
 from django.db.models import F, Max, Q
 
+from billing.card import rate_card
 from billing.exact import ExactSum
-from billing.rates import MICROSECOND, Price, RateCard, amount_of, seconds_between
+from billing.rates import MICROSECOND, RateCard, amount_of, seconds_between
+from billing.tills import Part, drawn, work_of
 from events.rows import insert_rows, set_rows
 from scheduling.ports import Cost
 
 if TYPE_CHECKING:
     from billing.models import UsageRecord
+    from billing.services.packages import OpenPurse
     from scheduling.models import Allocation
 
 
 CLOSING = ("ended_at", "per_hour", "microseconds", "amount", "waived")
 FEW = 10  # up to so many rows a statement each is less work than one statement for all
-_kept: tuple[tuple[object, ...], RateCard] | None = None
-
-
-def rate_card() -> RateCard:
-    """All rates as they stand now. A card is built again only where the rows differ from those it was built from."""
-    global _kept
-    with connection.cursor() as cursor:
-        # The rows themselves, not how many or how new they are: what was rolled back may have looked the same.
-        cursor.execute(
-            "SELECT id, pool_id, model_id, priority_class_id, band_start, band_end, per_hour, effective_from "
-            "FROM billing_rate ORDER BY id"
-        )
-        version = (settings.BILLING_TIME_ZONE, *cursor.fetchall())
-    if _kept is None or _kept[0] != version:
-        _kept = (version, _read_rates())
-    return _kept[1]
-
-
-def _read_rates() -> RateCard:
-    from billing.models import Rate
-
-    return RateCard(
-        (
-            Price(
-                rate.pk,
-                rate.pool_id,
-                rate.model_id,
-                rate.priority_class_id,
-                (rate.band_start, rate.band_end) if rate.band_start is not None and rate.band_end is not None else None,
-                rate.per_hour,
-                rate.effective_from,
-            )
-            for rate in Rate.objects.order_by("id")
-        ),
-        settings.BILLING_TIME_ZONE,
-    )
 
 
 class LedgerMeter:
@@ -86,19 +51,20 @@ class LedgerMeter:
 
         records = UsageRecord.objects.filter(
             allocation_id__among=[allocation.pk for allocation in allocations], ended_at__isnull=True
-        ).annotate(class_id=F("job__priority_class_id"))
+        ).annotate(class_id=F("job__priority_class_id"), unit=F("pool__unit"))
         self._close(list(records.order_by("id")), at, waived=waived)
 
-    def cut(self, at: datetime) -> int:
-        """Every record open at ``at`` is closed there and goes on in a new one; returns how many. For month ends."""
+    def cut(self, at: datetime, where: Q | None = None) -> int:
+        """Every record open at ``at`` (of those that ``where`` leaves) is closed there and goes on in a new one;
+        returns how many. For month ends, and where a package runs out."""
         from billing.models import UsageRecord
         from scheduling.models import Allocation
 
-        due = UsageRecord.objects.filter(ended_at__isnull=True, started_at__lt=at)
+        due = UsageRecord.objects.filter(where or Q(), ended_at__isnull=True, started_at__lt=at)
         # Whoever frees an allocation locks its row first: what is read after it is neither closed nor cut meanwhile.
         holders = Allocation.objects.filter(pk__in=due.values("allocation_id"))
         list(holders.select_for_update(no_key=True).order_by("pk").values_list("pk"))
-        records = list(due.annotate(class_id=F("job__priority_class_id")).order_by("id"))
+        records = list(due.annotate(class_id=F("job__priority_class_id"), unit=F("pool__unit")).order_by("id"))
         self._close(records, at)
         insert_rows(_copy(record, at) for record in records)
         return len(records)
@@ -108,21 +74,27 @@ class LedgerMeter:
 
         if not records:
             return
+        # Clocks differ between machines: an end before the start is an empty span, never a negative one.
+        ends = [max(at, record.started_at) for record in records]
         card = rate_card()
+        purse = None if waived else open_purse(records, max(ends))
         closing: list[UsageRecord] = []
         further: list[UsageRecord] = []
-        for record in records:
-            # Clocks differ between machines: an end before the start is an empty span, never a negative one.
-            end = max(at, record.started_at)
-            first, *rest = card.segments(record.pool_id, record.model_id, record.class_id, record.started_at, end)
-            _fill(record, first.end, first.per_hour, waived)
-            closing.append(record)
-            for segment in rest:
-                more = _copy(record, segment.start)
-                _fill(more, segment.end, segment.per_hour, waived)
-                further.append(more)
+        paid: list[tuple[UsageRecord, Part]] = []
+        for record, end in zip(records, ends, strict=True):
+            segments = card.segments(record.pool_id, record.model_id, record.class_id, record.started_at, end)
+            tills = purse.serving(record) if purse else ()
+            parts = drawn(segments, record.milli, tills)
+            for part in parts:
+                own = record if part is parts[0] else _copy(record, part.start)
+                _fill(own, part.end, part.per_hour, waived)
+                (closing if own is record else further).append(own)
+                if part.till_id is not None:
+                    paid.append((own, part))
         set_rows(UsageRecord, CLOSING, {record.pk: [getattr(record, name) for name in CLOSING] for record in closing})
         insert_rows(further)
+        if purse is not None and paid:
+            purse.charge([(own, part.till_id or 0, work_of(own.milli, part.start, part.end)) for own, part in paid], at)
 
     def settled_until(self, allocation_ids: Iterable[int]) -> Mapping[int, datetime]:
         from billing.models import UsageRecord
@@ -136,6 +108,13 @@ class LedgerMeter:
     def price_per_hour(self, pool_id: int, model_id: int | None, class_id: int, milli: int, now: datetime) -> Decimal:
         price = rate_card().at(pool_id, model_id, class_id, now)
         return Decimal(0) if price is None else price * milli / 1000
+
+
+def open_purse(records: Sequence[Any], until: datetime) -> OpenPurse | None:
+    """The packages that may pay these records up to ``until``, locked; None where there are none."""
+    from billing.services.packages import open_purse as opened
+
+    return opened([record for record in records if record.unit != "cpu"], until)
 
 
 def _fill(record: UsageRecord, end: datetime, per_hour: Decimal | None, waived: str) -> None:

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 
-from django.conf import settings
 from django.db.models import F, Q
 
+from billing.card import rate_card
 from billing.exact import ExactSum
-from billing.meter import rate_card
 from billing.models import UsageRecord
 from billing.rates import amount_of, month_start
+from billing.terms import terms
 from tenants.models import Team
 from tenants.policy import team_tree
 
@@ -35,7 +35,7 @@ def team_spend(team: Team, now: datetime) -> Spend:
 def spend_of(team_ids: Collection[int] | None, now: datetime) -> Spend:
     """The same for these teams together; None: for everyone."""
     where = Q() if team_ids is None else Q(team_id__in=team_ids)
-    since = month_start(now, settings.BILLING_TIME_ZONE)
+    since = month_start(now, terms().time_zone)
     # A closed record never crosses a month's end, so one that began before ``since`` belongs to an earlier month.
     closed = UsageRecord.objects.filter(where, ended_at__isnull=False, started_at__gte=since)
     month: Decimal = closed.order_by().aggregate(total=ExactSum("amount"))["total"] or Decimal(0)

@@ -8,13 +8,13 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
-from django.conf import settings
 from django.db.models import F, Q
 
+from billing.card import rate_card
 from billing.exact import ExactSum
-from billing.meter import rate_card
 from billing.models import UsageRecord
 from billing.rates import amount_of, seconds_between, zone
+from billing.terms import terms
 
 ZERO = Decimal(0)
 # What usage can be summed by: name → column. A day is one of the billing time zone.
@@ -108,7 +108,7 @@ def _open(where: Q, column: str | None, start: datetime, end: datetime, now: dat
 
 def _days(piece: Piece) -> Iterable[tuple[date, datetime, datetime]]:
     """The piece cut at midnights of the billing time zone."""
-    here = zone(settings.BILLING_TIME_ZONE)
+    here = zone(terms().time_zone)
     left = piece.start
     while left < piece.end:
         day = left.astimezone(here).date()

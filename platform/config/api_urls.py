@@ -9,7 +9,7 @@ from drf_spectacular.renderers import OpenApiJsonRenderer, OpenApiYamlRenderer
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
 
 import config.openapi  # noqa: F401 (registers how one signs in)
-from billing import api as billing
+from billing.api import budgets, invoices, packages, usage
 from config.errors import not_found
 from inventory import api as inventory
 from quotas import api as quotas
@@ -80,8 +80,19 @@ urlpatterns: list[URLPattern] = [
     path("jobs/<int:job_id>/decisions", jobs.JobDecisions.as_view()),
     path("jobs/<int:job_id>/events", jobs.JobEvents.as_view()),
     path("events", fleet.Events.as_view()),
-    path("usage", billing.Usage.as_view()),
-    path("rates", billing.Rates.as_view()),
+    path("usage", usage.Usage.as_view()),
+    path("rates", usage.Rates.as_view()),
+    path("budgets", budgets.Budgets.as_view()),
+    path("budgets/<int:budget_id>", budgets.OneBudget.as_view()),
+    path("packages", packages.Packages.as_view()),
+    path("packages/<int:package_id>", packages.OnePackage.as_view()),
+    path("packages/<int:package_id>/confirm", packages.ConfirmPackage.as_view()),
+    path("invoices", invoices.Invoices.as_view()),
+    path("invoices/draft", invoices.Draft.as_view()),
+    path("invoices/<int:invoice_id>", invoices.OneInvoice.as_view()),
+    path("invoices/<int:invoice_id>/csv", invoices.InvoiceCsv.as_view()),
+    path("invoices/<int:invoice_id>/credit", invoices.CreditInvoice.as_view()),
+    path("idle-costs", usage.IdleCosts.as_view()),
     *telemetry,
     re_path(r"^", no_such_address),
 ]

@@ -68,10 +68,8 @@ def make_cast(now: datetime, data_dir: Path) -> Cast:
                 family=model.family,
                 resource_name=model.resource,
                 slicing=model.slice_rule,
-                slice_templates=[
-                    {"name": each.name, "compute_milli": each.compute_milli, "memory_mib": each.memory_mib}
-                    for each in model.templates
-                ],
+                slice_templates=model.stored_templates,
+                now=now,
             )
         users = {
             name: create_user(name, now, password=password, is_operator=name == "root")

@@ -22,6 +22,7 @@ from django.utils import timezone
 from events.services import bell
 from inventory.models import EngineConnection, Pool
 from inventory.services import FoundDevice, FoundNode, set_engine_state, sync_nodes
+from scheduling import ports
 from scheduling.core.fleet import compile_kernels
 from scheduling.engines.base import NodeFound
 from scheduling.engines.registry import NoEngine, make_engine
@@ -40,6 +41,8 @@ INVENTORY_S = 60.0
 TROUBLE_S = 1.0
 STANDBY_S = 1.0  # between two looks whether the one who leads still does
 PRUNE_S = 3600.0
+PATIENCE = timedelta(seconds=5)  # how long what is spent may be looked at late; what is foreseen is on time
+ESTIMATE_S = 15.0  # between two estimates of when waiting jobs start, while things change
 AHEAD_S = 10.0  # between two looks whether look-ahead will be needed soon
 ENGINES = "engines"  # the name of their lease
 
@@ -96,13 +99,16 @@ class SchedulerLoop:
     """Leads if nobody else does, and runs a cycle whenever something changed."""
 
     scheduler: Scheduler
+    watch: ports.Watch = field(default_factory=lambda: ports.budgets.watch(PATIENCE))
     _kept_at: datetime | None = None
 
     def step(self, now: datetime) -> float:
         if not self.scheduler.lead(now):
             return STANDBY_S
+        self._watch_money(now)
         try:
             result = self.scheduler.cycle(now)
+            self.scheduler.estimate(now)
             if result.renewed:
                 self._kept_at = now
             elif self._kept_at is None or now - self._kept_at > leases.LEASE_TIME / 4:
@@ -112,6 +118,13 @@ class SchedulerLoop:
             log.warning("another scheduler leads now")
             self.scheduler.lease = None
         return POLL_S
+
+    def _watch_money(self, now: datetime) -> None:
+        """Budgets hold and release before the cycle decides; a fault in the books does not stop the scheduler."""
+        try:
+            self.watch.step(now)
+        except Exception:
+            log.exception("budgets and packages: a look failed and will be tried again")
 
     def end(self) -> None:
         self.scheduler.stand_down()
@@ -263,7 +276,14 @@ def core_loops(stop: threading.Event, *, holder: str | None = None) -> Sequence[
     """The scheduler, the engines and the sampler, ready to be started."""
     holder = holder or holder_name()
     ahead = LookAheadLoop()
-    leader = SchedulerLoop(Scheduler(holder, reason_interval=timedelta(seconds=3), looks_ahead=ahead.compiled.is_set))
+    leader = SchedulerLoop(
+        Scheduler(
+            holder,
+            reason_interval=timedelta(seconds=3),
+            looks_ahead=ahead.compiled.is_set,
+            estimate_interval=timedelta(seconds=ESTIMATE_S),
+        )
+    )
     engines = EngineLoop(holder)
     return (
         Loop("engines", engines.step, stop, engines.end),

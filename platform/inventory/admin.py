@@ -38,7 +38,9 @@ class AcceleratorModelAdmin(ThroughService):
             family=values["family"],
             resource_name=values["resource_name"],
             slicing=values["slicing"],
-            slice_templates=values["slice_templates"] or (),
+            slice_templates=() if values["slice_templates"] is None else values["slice_templates"],
+            now=now,
+            actor_id=actor_id,
         )
 
 
@@ -64,8 +66,11 @@ class PoolAdmin(ThroughService):
         "share_across_teams",
         "placement",
         "step_milli",
+        "half_life_s",
         "grace_s",
         "min_runtime_s",
+        "max_evictions",
+        "idle_limit_s",
         "billing_start",
     )
     fixed_fields = ("engine", "unit")
@@ -95,7 +100,15 @@ class DeviceRows(ReadOnlyRows):
 
 
 @admin.register(Node)
-class NodeAdmin(ReadOnly):
+class NodeAdmin(ThroughService):
+    """Labels and taints are edited here; the rest is said by the engine, by files of nodes or by actions."""
+
+    adds = False
+    fixed_fields = (
+        *("name", "pool", "rank", "state", "state_reason", "cpu_milli", "host_memory_mib", "cpu_allocated_milli"),
+        *("host_memory_allocated_mib", "last_seen_at", "created_at"),
+    )
+    form_fields = (*fixed_fields, "labels", "taints")
     list_display = ("name", "pool", "state", "state_reason", "allocated", "cpu", "memory", "last_seen_at")
     list_filter = ("state", "pool")
     search_fields = ("name",)
@@ -121,6 +134,15 @@ class NodeAdmin(ReadOnly):
     @admin.display(description="GiB allocated", ordering="host_memory_allocated_mib")
     def memory(self, node: Node) -> str:
         return f"{node.host_memory_allocated_mib / 1024:.0f} of {node.host_memory_mib / 1024:.0f}"
+
+    def service(self, instance: Any, values: dict[str, Any], now: datetime, actor_id: int) -> Node:
+        return services.change_node(
+            Node.objects.get(pk=instance.pk),
+            now,
+            labels=values["labels"] or {},
+            taints=values["taints"] or {},
+            actor_id=actor_id,
+        )
 
     @admin.action(description="Cordon: nothing new starts there")
     def cordon(self, request: HttpRequest, rows: QuerySet[Node]) -> None:

@@ -38,6 +38,10 @@ class PoolOptionsSerializer(serializers.Serializer):
     half_life = serializers.IntegerField(source="half_life_s", allow_null=True)
     grace = serializers.IntegerField(source="grace_s")
     min_runtime = serializers.IntegerField(source="min_runtime_s")
+    max_evictions = serializers.IntegerField(allow_null=True, help_text="of one job; null: as often as it takes")
+    idle_limit = serializers.IntegerField(
+        source="idle_limit_s", allow_null=True, help_text="an interactive job that does nothing for so long ends"
+    )
 
 
 class PoolSerializer(serializers.ModelSerializer):
@@ -103,13 +107,14 @@ class NodeSerializer(serializers.ModelSerializer):
     memory_gib = serializers.SerializerMethodField()
     memory_allocated_gib = serializers.SerializerMethodField()
     labels = serializers.DictField(child=serializers.CharField())
+    taints = serializers.DictField(child=serializers.CharField(), help_text="only tasks that tolerate all come here")
     last_seen_at = Moment(allow_null=True)
     created_at = Moment()
 
     class Meta:
         model = Node
         fields = (
-            *("id", "pool", "name", "rank", "state", "state_reason", "labels", "cpu", "cpu_allocated"),
+            *("id", "pool", "name", "rank", "state", "state_reason", "labels", "taints", "cpu", "cpu_allocated"),
             *("memory_gib", "memory_allocated_gib", "last_seen_at", "created_at"),
         )
 

@@ -2,7 +2,7 @@
 
 Columns, by the names in the first line, in any order: ``name`` and ``pool``; ``model`` and ``accelerators`` (devices of
 this model, 0 where left out); ``memory_mib`` of each device (the model's where left out); ``cpu`` in cores,
-``host_memory_gib``; ``labels`` as ``rack=r1;zone=a``.
+``host_memory_gib``; ``labels`` as ``rack=r1;zone=a``; ``taints`` likewise (without this column, what is there stays).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from events.errors import Fault, Invalid
 from scheduling.core.units import QuantityError, exact
 
-COLUMNS = ("name", "pool", "model", "accelerators", "memory_mib", "cpu", "host_memory_gib", "labels")
+COLUMNS = ("name", "pool", "model", "accelerators", "memory_mib", "cpu", "host_memory_gib", "labels", "taints")
 REQUIRED = ("name", "pool")
 MOST_ROWS = 20_000
 MOST_DEVICES = 256
@@ -36,6 +36,7 @@ class NodeRow:
     cpu_milli: int
     host_memory_mib: int
     labels: dict[str, str] = field(default_factory=dict)
+    taints: dict[str, str] | None = None  # None: the file has no such column
 
     def fault(self, column: str, message: str, value: Any = None, allowed: Any = None) -> Fault:
         return fault_at(self.number, column, message, value, allowed)
@@ -114,6 +115,7 @@ class _Row:
             cpu_milli=self._take("cpu", _scaled(1000)) or 0,
             host_memory_mib=self._take("host_memory_gib", _scaled(1024)) or 0,
             labels=self._take("labels", _labels) or {},
+            taints=(self._take("taints", _labels) or {}) if "taints" in self.cells else None,
         )
         return row if len(self.faults) == self.before else None
 

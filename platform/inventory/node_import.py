@@ -69,7 +69,7 @@ class NodeImport:
                 self._bring_up(node, devices.get(node.pk, []), row)
 
     def _bring_up(self, node: Node, own: Sequence[Device], row: NodeRow) -> None:
-        wanted = (row.cpu_milli, row.host_memory_mib, row.labels)
+        wanted = (row.cpu_milli, row.host_memory_mib, row.labels, node.taints if row.taints is None else row.taints)
         memory = self._memory(row)
         if len(own) > row.accelerators or any(
             each.model.name != row.model or each.memory_mib != memory for each in own
@@ -84,9 +84,9 @@ class NodeImport:
             for index in range(len(own), row.accelerators)
         ]
         self.devices += added
-        differs = (node.cpu_milli, node.host_memory_mib, node.labels) != wanted
+        differs = (node.cpu_milli, node.host_memory_mib, node.labels, node.taints) != wanted
         if differs:
-            node.cpu_milli, node.host_memory_mib, node.labels = wanted
+            node.cpu_milli, node.host_memory_mib, node.labels, node.taints = wanted
             self.changed.append(node)
         if differs or added:
             self.altered[f"{row.pool}/{row.name}"] = node

@@ -16,6 +16,7 @@ from events.services import require_aware, unit_of_work
 from inventory.models import SLUG, AcceleratorModel, Device, EngineConnection, Node, Pool
 from inventory.node_csv import read_nodes
 from inventory.node_import import Imported, NodeImport
+from inventory.slicing import checked_templates
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,7 @@ class NodeEntry:
     host_memory_mib: int
     devices: tuple[tuple[AcceleratorModel, int, str], ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
+    taints: Mapping[str, str] = field(default_factory=dict)
 
 
 def _checked_slug(name: object, field_name: str = "name") -> str:
@@ -50,24 +52,40 @@ def set_accelerator_model(
     resource_name: str = "",
     slicing: str = AcceleratorModel.Slicing.ANY,
     slice_templates: Sequence[Mapping[str, Any]] = (),
+    now: datetime | None = None,
+    actor_id: int | None = None,
 ) -> AcceleratorModel:
-    """The model with this name exists and is so. Devices keep the memory that they were entered with."""
+    """The model with this name exists and is so. Devices keep the memory that they were entered with.
+
+    Slices that live stay as they were cut, what starts from now on is cut by the new rule: schedulers hear of it by an
+    event. ``now`` may only be left out for a model that is not there yet, or is so already; else ValueError.
+    """
     _checked_slug(name)
     _checked_choice(vendor, AcceleratorModel.Vendor.values, "vendor")
     _checked_choice(slicing, AcceleratorModel.Slicing.values, "slicing")
     if not 0 < memory_mib < 2**31:
         raise Invalid.at("memory_mib", "must be 1 or more", value=memory_mib)
-    model, _ = AcceleratorModel.objects.update_or_create(
-        name=name,
-        defaults={
-            "vendor": vendor,
-            "memory_mib": memory_mib,
-            "family": family,
-            "resource_name": resource_name,
-            "slicing": slicing,
-            "slice_templates": list(slice_templates),
-        },
-    )
+    values = {
+        "vendor": vendor,
+        "memory_mib": memory_mib,
+        "family": family,
+        "resource_name": resource_name,
+        "slicing": slicing,
+        "slice_templates": checked_templates(slice_templates, slicing, memory_mib),
+    }
+    with unit_of_work() as journal:
+        before = AcceleratorModel.objects.filter(name=name).first()
+        changed = {key: [getattr(before, key), value] for key, value in values.items() if before is not None}
+        changed = {key: pair for key, pair in changed.items() if pair[0] != pair[1]}
+        if before is not None and not changed:
+            return before
+        model, _ = AcceleratorModel.objects.update_or_create(name=name, defaults=values)
+        if before is not None:
+            if now is None:
+                raise ValueError(f"the model {name} is there and is to be changed: say when")
+            journal.record("model.changed", now, actor_id=actor_id, name=name, changed=changed)
+        elif now is not None:
+            journal.record("model.created", now, actor_id=actor_id, name=name)
     return model
 
 
@@ -91,7 +109,24 @@ def set_engine_state(engine: EngineConnection, state: str, now: datetime, messag
     engine.state = state
 
 
-POOL_OPTIONS = ("sharing", "share_across_teams", "placement", "step_milli", "half_life_s", "grace_s", "min_runtime_s")
+LONGEST_HALF_LIFE_S = 10 * 365 * 24 * 3600
+POOL_OPTIONS = (
+    "sharing",
+    "share_across_teams",
+    "placement",
+    "step_milli",
+    "half_life_s",
+    "grace_s",
+    "min_runtime_s",
+    "max_evictions",
+    "idle_limit_s",
+)
+# What may be None, which is off, and from what to what it may be else.
+BOUNDS = {
+    "half_life_s": (1, LONGEST_HALF_LIFE_S),
+    "max_evictions": (0, 32_767),
+    "idle_limit_s": (60, 10 * 366 * 86_400),
+}
 
 
 def create_pool(
@@ -142,6 +177,10 @@ def _check_options(options: Mapping[str, Any]) -> None:
             faults.append(Fault(key, "is not one of the allowed values", value=options[key], allowed=values))
     if "step_milli" in options and not 1 <= options["step_milli"] <= 1000:
         faults.append(Fault("step_milli", "must be 1 to 1000 milli", value=options["step_milli"]))
+    for key, (low, high) in BOUNDS.items():
+        value = options.get(key)
+        if value is not None and not (type(value) is int and low <= value <= high):
+            faults.append(Fault(key, f"must be a whole number from {low} to {high}, or not set", value=value))
     if faults:
         raise Invalid(faults)
 
@@ -213,6 +252,7 @@ def _enter(pool: Pool, entries: Sequence[NodeEntry], now: datetime) -> list[Node
             cpu_milli=entry.cpu_milli,
             host_memory_mib=entry.host_memory_mib,
             labels=dict(entry.labels),
+            taints=dict(entry.taints),
             created_at=require_aware(now),
         )
         for position, entry in enumerate(entries)
@@ -236,14 +276,19 @@ def import_nodes(text: str, now: datetime, *, actor_id: int | None = None) -> Im
         found = NodeImport(rows)
         for pool, fresh in found.new().items():
             entries = [
-                NodeEntry(row.name, row.cpu_milli, row.host_memory_mib, found.devices_of(row), row.labels)
+                NodeEntry(
+                    row.name, row.cpu_milli, row.host_memory_mib, found.devices_of(row), row.labels, row.taints or {}
+                )
                 for row in fresh
             ]
             add_nodes(pool, entries, now, actor_id=actor_id)
         try:
             for node in found.changed:
                 Node.objects.filter(pk=node.pk).update(
-                    cpu_milli=node.cpu_milli, host_memory_mib=node.host_memory_mib, labels=node.labels
+                    cpu_milli=node.cpu_milli,
+                    host_memory_mib=node.host_memory_mib,
+                    labels=node.labels,
+                    taints=node.taints,
                 )
         except IntegrityError:
             raise Conflict("A node holds more CPU or memory than its row would leave it.", code="node_in_use") from None
@@ -253,6 +298,47 @@ def import_nodes(text: str, now: datetime, *, actor_id: int | None = None) -> Im
                 "nodes.changed", now, pool_id=pool_id, actor_id=actor_id, names=names[:100], count=len(names)
             )
     return found.outcome()
+
+
+def change_node(
+    node: Node,
+    now: datetime,
+    *,
+    labels: Mapping[str, str] | None = None,
+    taints: Mapping[str, str] | None = None,
+    actor_id: int | None = None,
+) -> Node:
+    """The node carries these labels and taints; None leaves them as they are. What runs there runs on. Invalid, with
+    nothing changed, where they are not texts by name."""
+    given = {"labels": labels, "taints": taints}
+    wanted = {key: _checked_texts(value, key) for key, value in given.items() if value is not None}
+    with unit_of_work() as journal:
+        before = Node.objects.select_for_update(no_key=True).get(pk=node.pk)
+        changed = {key: [getattr(before, key), value] for key, value in wanted.items() if getattr(before, key) != value}
+        if changed:
+            Node.objects.filter(pk=node.pk).update(**{key: after for key, (_, after) in changed.items()})
+            journal.record(
+                "nodes.changed",
+                now,
+                pool_id=node.pool_id,
+                node_id=node.pk,
+                actor_id=actor_id,
+                names=[node.name],
+                count=1,
+                changed=changed,
+            )
+    node.refresh_from_db()
+    return node
+
+
+def _checked_texts(value: object, field_name: str) -> dict[str, str]:
+    good = isinstance(value, Mapping) and all(
+        isinstance(key, str) and 0 < len(key) <= 120 and isinstance(item, str) and len(item) <= 120
+        for key, item in value.items()
+    )
+    if not good:
+        raise Invalid.at(field_name, "must map texts to texts of at most 120 characters", value=value)
+    return dict(value)  # type: ignore[call-overload]
 
 
 def set_node_state(node: Node, state: str, now: datetime, *, reason: str = "", actor_id: int | None = None) -> None:
@@ -331,6 +417,7 @@ class FoundNode:
     devices: tuple[FoundDevice, ...]
     ready: bool = True
     labels: Mapping[str, str] = field(default_factory=dict)
+    taints: Mapping[str, str] | None = None  # None: the engine knows of none, and those an operator set stay
 
 
 def sync_nodes(pool: Pool, found: Sequence[FoundNode], now: datetime) -> None:
@@ -368,7 +455,7 @@ def _model_of(device: FoundDevice) -> AcceleratorModel:
 
 def _entry(node: FoundNode) -> NodeEntry:
     devices = tuple((_model_of(device), device.memory_mib, device.uuid) for device in node.devices)
-    return NodeEntry(node.name, node.cpu_milli, node.host_memory_mib, devices, node.labels)
+    return NodeEntry(node.name, node.cpu_milli, node.host_memory_mib, devices, node.labels, node.taints or {})
 
 
 def _follow(node: Node, seen: FoundNode, now: datetime) -> bool:
@@ -377,6 +464,7 @@ def _follow(node: Node, seen: FoundNode, now: datetime) -> bool:
         "cpu_milli": max(seen.cpu_milli, node.cpu_allocated_milli),
         "host_memory_mib": max(seen.host_memory_mib, node.host_memory_allocated_mib),
         "labels": dict(seen.labels),
+        "taints": node.taints if seen.taints is None else dict(seen.taints),
     }
     Node.objects.filter(pk=node.pk).update(**offered, last_seen_at=now)
     if not seen.ready:

@@ -34,7 +34,7 @@ FLEET_KINDS = frozenset(
         "engine.state",
     }
 )
-TEAM_KINDS = ("quota.", "team.", "member.")
+TEAM_KINDS = ("quota.", "team.", "member.", "budget.")
 # After any of these somebody may see more or less than before.
 RIGHTS_KINDS = ("member.", "team.", "user.", "session.", "token.")
 TEAM_SHAPE_KINDS = ("team.",)

@@ -32,6 +32,11 @@ class TaskReading(models.Model):
     memory_mib = models.PositiveIntegerField(null=True, blank=True)
     cpu_milli = models.PositiveBigIntegerField(null=True, blank=True)
     host_memory_mib = models.PositiveBigIntegerField(null=True, blank=True)
+    idle_since = models.DateTimeField(
+        null=True,
+        blank=True,
+        help_text="since when every reading of it shows no use, without a gap; kept where the pool ends idle jobs",
+    )
 
     def __str__(self) -> str:
         return f"allocation {self.allocation_id}"

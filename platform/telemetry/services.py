@@ -13,6 +13,8 @@ from events.services import require_aware
 from inventory.models import Device, EngineConnection, Pool
 from scheduling.engines.base import DeviceUse, TaskUse, Utilization
 from scheduling.models import Allocation, AllocationDevice, Job
+from scheduling.services.idle import end_idle_job, warn_of_idleness
+from telemetry.idleness import idle_jobs, keep_idle_since
 from telemetry.models import DeviceReading, Finding, JobSample, PoolSample, TaskReading
 from telemetry.readings import FULL_MILLI, LARGEST_CPU_MILLI, LARGEST_MEMORY_MIB, known, total_known
 from telemetry.selectors import capacities, fresh_device_use, fresh_task_use
@@ -34,6 +36,7 @@ def record_utilization(connection: EngineConnection, utilization: Utilization, n
     with transaction.atomic():
         devices = _device_rows(connection, utilization.devices, now)
         tasks = _task_rows(connection, utilization.tasks, now)
+        keep_idle_since(connection, tasks, utilization.devices, now)
         DeviceReading.objects.bulk_create(
             devices,
             update_conflicts=True,
@@ -45,7 +48,7 @@ def record_utilization(connection: EngineConnection, utilization: Utilization, n
             tasks,
             update_conflicts=True,
             unique_fields=["allocation"],
-            update_fields=["at", "compute_milli", "memory_mib", "cpu_milli", "host_memory_mib"],
+            update_fields=["at", "compute_milli", "memory_mib", "cpu_milli", "host_memory_mib", "idle_since"],
             batch_size=1000,
         )
         for left_out in (
@@ -53,6 +56,8 @@ def record_utilization(connection: EngineConnection, utilization: Utilization, n
             TaskReading.objects.filter(allocation__pool__engine=connection, allocation__released_at__isnull=True),
         ):
             left_out.filter(at__lt=now, compute_milli__isnull=False).update(compute_milli=None, memory_mib=None)
+        unseen = TaskReading.objects.filter(allocation__pool__engine=connection, at__lt=now, idle_since__isnull=False)
+        unseen.update(idle_since=None)
     return len(devices) + len(tasks)
 
 
@@ -219,6 +224,20 @@ def find_idle(now: datetime) -> tuple[int, int]:
         ]
         Finding.objects.filter(pk__in=over, ended_at__isnull=True).update(ended_at=now)
     return len(opened), len(over)
+
+
+def end_idle(now: datetime) -> tuple[int, int]:
+    """Interactive jobs that did nothing for as long as their pool lets them are told to stop; those that did for half
+    of that have an event ``job.idle`` that says when they will be, one for each time that they fall idle. Returns how
+    many were told to stop and how many were warned. See ``idleness``."""
+    require_aware(now)
+    stopped = warned = 0
+    for idle in idle_jobs(now):
+        if now >= idle.ends_at:
+            stopped += end_idle_job(idle.job.pk, now, since=idle.since, limit=idle.limit)
+        elif now >= idle.since + idle.limit / 2:
+            warned += warn_of_idleness(idle.job.pk, now, since=idle.since, ends_at=idle.ends_at)
+    return stopped, warned
 
 
 Sample = tuple[datetime, int, int | None]  # at, allocated milli, used milli

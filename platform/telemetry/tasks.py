@@ -17,5 +17,10 @@ def find_idle() -> list[int]:
 
 
 @shared_task
+def end_idle() -> list[int]:
+    return list(services.end_idle(timezone.now()))
+
+
+@shared_task
 def prune() -> int:
     return services.prune(timezone.now())

@@ -17,6 +17,7 @@ from rest_framework import serializers
 from scheduling.core.units import QuantityError, gpus_from_milli, milli_from_gpus
 
 MILLIONTH = Decimal("0.000001")
+CENTS = Decimal("0.01")
 MAX_ID = 2**63 - 1
 # Text on one line: no control characters, none that turn the direction of text, and something that can be seen.
 _BARRED = r"\x00-\x1F\x7F-\x9F\u2028-\u202E\u2066-\u2069"
@@ -141,12 +142,14 @@ def _matching(pattern: str, message: str) -> Callable[[str], None]:
 
 @extend_schema_field({"type": "boolean"})
 class Flag(serializers.Field):
-    """true or false."""
+    """true or false; in a query these words."""
 
     def to_representation(self, value: bool) -> bool:
         return value
 
     def to_internal_value(self, data: Any) -> bool:
+        if getattr(self.root, "in_query", False) and data in ("true", "false"):
+            return bool(data == "true")
         if not isinstance(data, bool):
             raise serializers.ValidationError("must be true or false")
         return data

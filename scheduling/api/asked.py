@@ -13,7 +13,15 @@ from events.errors import Invalid
 from inventory.models import AcceleratorModel
 from inventory.selectors import pool_named
 from scheduling.models import Job
-from scheduling.services.requests import MAX_DEVICES, MAX_MEMORY_MIB, MAX_RETRIES, MAX_TASKS
+from scheduling.services.place_rules import WIDEST_FIRST
+from scheduling.services.requests import (
+    MAX_DEVICES,
+    MAX_EVICTIONS,
+    MAX_MEMORY_MIB,
+    MAX_PREDECESSORS,
+    MAX_RETRIES,
+    MAX_TASKS,
+)
 from tenants.models import name_key
 from tenants.policy import team_tree
 from tenants.selectors import team_named
@@ -92,8 +100,8 @@ class CancelledSerializer(serializers.Serializer):
     not_found = serializers.ListField(child=serializers.IntegerField())
 
 
-class JobActionQuery(Strict):
-    not_yet = ("dry_run",)
+class SubmitQuery(Strict):
+    dry_run = Flag(required=False, help_text="true: nothing is submitted; the answer says what would become of it")
 
 
 class LogQuery(Strict):
@@ -156,6 +164,18 @@ class Priority(serializers.Field):
     """The name of a priority class, or a value of its own."""
 
 
+@extend_schema_field(
+    {
+        "type": "array",
+        "maxItems": MAX_PREDECESSORS,
+        "uniqueItems": True,
+        "items": {"type": ["integer", "string"], "minimum": 1, "minLength": 1, "maxLength": 200, "pattern": NO_NUL},
+    }
+)
+class References(serializers.Field):
+    """Jobs."""
+
+
 class AskedSerializer(serializers.Serializer):
     """What each task asks for. Without ``gpus``, ``devices`` and ``gpu_memory_mib`` it is CPU only."""
 
@@ -172,8 +192,19 @@ class AskedSerializer(serializers.Serializer):
     model = Names(required=False, help_text="allowed accelerator models")
     vendor = Names(required=False, help_text=f"allowed vendors: {', '.join(AcceleratorModel.Vendor.values)}")
     node_selector = TextMap(required=False)
+    tolerations = TextMap(required=False, help_text="taints of nodes that it bears; the value * bears any value")
     min_device_memory_mib = Whole(required=False, min_value=0, max_value=MAX_MEMORY_MIB)
     command = Words(required=False)
+
+
+class TopologyRequest(serializers.Serializer):
+    """All tasks of the job, of whatever group, in one domain: nodes whose label of this name has the same value, or one
+    host. A node without the label is in no domain of the level. Not required: the closest level at which it fits."""
+
+    level = serializers.ChoiceField(WIDEST_FIRST)
+    required = Flag(  # type: ignore[assignment]
+        required=False, help_text="true where nothing is said: it waits until one domain has room"
+    )
 
 
 class TaskGroupRequest(AskedSerializer):
@@ -210,6 +241,19 @@ class JobRequest(AskedSerializer):
     preemptible = Flag(required=False)
     time_limit = Duration(required=False)
     retries = Whole(required=False, min_value=0, max_value=MAX_RETRIES)
+    topology = TopologyRequest(required=False, help_text="all tasks close together")
+    apart = serializers.ChoiceField(
+        WIDEST_FIRST, required=False, help_text="no two of its tasks share a domain of this level; host: a node"
+    )
     min_runtime = Duration(required=False)
-    duration = Duration(required=False, help_text="what a simulated engine plays")
+    max_evictions = Whole(
+        required=False, min_value=0, max_value=MAX_EVICTIONS, help_text="how often it is made to give way; 0: never"
+    )
+    after = References(
+        required=False,
+        help_text="jobs that must succeed before it starts: ids, or names of earlier jobs of the same list",
+    )
+    duration = Duration(
+        required=False, help_text="what a simulated engine plays: how long a task runs; of a service, each replica"
+    )
     exit = serializers.ChoiceField(["succeeded", "failed"], required=False, help_text="how a simulated job ends")

@@ -31,7 +31,8 @@ class PoolShareSerializer(serializers.Serializer):
     """A team's share of one pool, all below it included, in the pool's ``unit``.
 
     ``over_by`` is what it holds above its limit, ``headroom`` what it could still start before a limit binds (its own
-    or one above; null without any). Neither is ever negative.
+    or one above; null without any). Neither is ever negative. ``memory_allocated_mib`` is the GPU memory that counts
+    against limits of it; null where no team of the pool has one.
     """
 
     pool = serializers.CharField()
@@ -43,6 +44,8 @@ class PoolShareSerializer(serializers.Serializer):
     over_by = Quantity()
     headroom = Quantity(allow_null=True)
     pending = Quantity()
+    memory_limit_mib = serializers.IntegerField(allow_null=True)
+    memory_allocated_mib = serializers.IntegerField(allow_null=True)
 
 
 class TeamDetailSerializer(TeamSerializer):

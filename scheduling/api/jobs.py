@@ -19,6 +19,7 @@ from scheduling.api.answers import (
     EventsSerializer,
     JobDetailSerializer,
     JobSerializer,
+    decisions_told,
     jobs_told,
 )
 from scheduling.api.asked import (
@@ -26,15 +27,17 @@ from scheduling.api.asked import (
     CancelledSerializer,
     CancelRequest,
     EventQuery,
-    JobActionQuery,
     JobQuery,
     JobRequest,
     LogQuery,
+    SubmitQuery,
     filtered,
 )
+from scheduling.api.dry_run import DryRunSerializer, outcomes_told
 from scheduling.feed import follow
 from scheduling.models import Allocation, Decision, Job
 from scheduling.selectors import visible_job, visible_jobs
+from scheduling.services.dry_run import dry_run
 from scheduling.services.holding import hold_for, release_for
 from scheduling.services.logs import MAX_BYTES, read_log
 from scheduling.services.stop import cancel_jobs
@@ -61,7 +64,7 @@ def one_or_many(name: str, one: Any, many: Any) -> PolymorphicProxySerializer:
 
 
 class Jobs(ApiView):
-    queries = {"GET": JobQuery, "POST": JobActionQuery}
+    queries = {"GET": JobQuery, "POST": SubmitQuery}
 
     @extend_schema(operation_id="jobs", parameters=[JobQuery], responses=paged(JobSerializer))
     def get(self, request: Request) -> Response:
@@ -72,16 +75,28 @@ class Jobs(ApiView):
 
     @extend_schema(
         operation_id="submit_jobs",
-        parameters=[KEY],
+        parameters=[KEY, SubmitQuery],
         request=one_or_many("JobOrJobsRequest", JobRequest, JobRequest),
         responses={
-            200: one_or_many("SubmittedBefore", JobDetailSerializer, JobSerializer),
+            200: PolymorphicProxySerializer(
+                "SubmittedBeforeOrDryRun",
+                [JobDetailSerializer, JobSerializer(many=True), DryRunSerializer, DryRunSerializer(many=True)],
+                resource_type_field_name=None,
+                many=False,
+            ),
             201: one_or_many("Submitted", JobDetailSerializer, JobSerializer),
         },
     )
     def post(self, request: Request) -> Response:
-        """Submits one job or a list of up to 1,000: all of them or none. 200: they were before, with this key."""
+        """Submits one job or a list of up to 1,000: all of them or none. 200: they were before, with this key.
+
+        With ``dry_run=true`` nothing is submitted and no key is used up: 200 tells for each job whether it would start
+        now, why not, where it would land, who would give way, when it is expected to start and what it would cost. What
+        a real submission would refuse is refused in the same way.
+        """
         payload = self.body()
+        if self.query.get("dry_run"):
+            return self._try_out(request, payload)
         try:
             jobs, new = submit_payload(
                 request.user,  # type: ignore[arg-type]
@@ -112,6 +127,14 @@ class Jobs(ApiView):
             may_stop=teams_where(request.user, "job.stop"),
         )
         return Response(told if many else told[0], status=status)
+
+    def _try_out(self, request: Request, payload: Any) -> Response:
+        try:
+            outcomes = dry_run(request.user, payload, self.now)  # type: ignore[arg-type]
+        except Invalid as error:
+            raise _not_there(error, payload, request.user) from None
+        told = outcomes_told(outcomes, request.user)
+        return Response(told if isinstance(payload, list) else told[0])
 
 
 def _not_there(error: Invalid, payload: Any, user: Any) -> Invalid | NotThere:
@@ -247,7 +270,7 @@ class JobAllocations(ApiView):
         """Where the job's tasks run and ran, the latest first."""
         allocations = Allocation.objects.filter(job=visible_job(request.user, job_id))
         allocations = allocations.select_related("task__group", "pool", "node", "model")
-        rows, following = ALLOCATIONS.page(allocations.prefetch_related("slices__device"), request, self.query)
+        rows, following = ALLOCATIONS.page(allocations.prefetch_related("slices__device__model"), request, self.query)
         return page_answer(AllocationSerializer(rows, many=True).data, following)
 
 
@@ -259,7 +282,7 @@ class JobDecisions(ApiView):
         """What the scheduler decided about the job, the latest first."""
         decisions = Decision.objects.filter(job=visible_job(request.user, job_id)).select_related("pool")
         rows, following = DECISIONS.page(decisions, request, self.query)
-        return page_answer(DecisionSerializer(rows, many=True).data, following)
+        return page_answer(decisions_told(rows, request.user), following)
 
 
 class JobEvents(ApiView):

@@ -116,6 +116,7 @@ def _picture(options: Mapping[str, Any]) -> dict[str, Any]:
     seconds["deciding_of_it"] = round(result.deciding_s, 4)
     scheduler.cycle(now)  # has read its own events then
     seconds["unchanged_cycle"], _ = _timed(lambda: scheduler.cycle(now))
+    settled = scheduler.cycle(now, force=True)  # for whom room is kept is part of the picture from now on
     seconds["unchanged_forced_cycle"], forced = _timed(lambda: scheduler.cycle(now, force=True))
     differences = scheduler.picture.check()
     if differences:
@@ -124,7 +125,7 @@ def _picture(options: Mapping[str, Any]) -> dict[str, Any]:
         "kernels_mib": kernels,
         "loaded_mib": loaded,
         "most_mib": resident_mib(most=True),
-        "seconds": {**seconds, "started": result.started, "same_plan": forced.plan is result.plan},
+        "seconds": {**seconds, "started": result.started, "same_plan": forced.plan is settled.plan},
     }
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
+from scheduling.core.charges import memory_of
 from scheduling.core.model import PoolState
 from scheduling.core.shares import NO_QUOTA, Standing
 from scheduling.core.tree import ROOT
@@ -27,7 +28,8 @@ class Account:
     """What the teams of one pool hold while a cycle goes on, and what they may take on top.
 
     ``allocated`` is by position of the tree, subtrees included. ``standing`` is as the cycle found it, or as it was
-    last worked out anew; guarantees, limits and entitlements are read from there.
+    last worked out anew; guarantees, limits and entitlements are read from there. ``memory`` is the device memory, by
+    position too, kept where some team's is limited: charges then carry theirs.
     """
 
     def __init__(self, pool: PoolState, standing: Standing, free: Callable[[], int]):
@@ -36,7 +38,9 @@ class Account:
         self.standing = standing
         self.allocated = list(standing.allocated)
         self._free = free
-        self._per_user = self._user_limits()
+        self._memory_limits = self._limits_of("memory_limit_mib")
+        self.memory = self._memory_held()
+        self._per_user = self._limits_of("per_user_limit")
         self._by_user = self._held_by_users()
         self._keeps_reserves = any(standing.reserved)
         self._kept: list[int] = []
@@ -54,6 +58,8 @@ class Account:
             return
         path = self.tree.path(leaf)
         yield from self._over_limits(path, charge)
+        if self._memory_limits:
+            yield from self._over_memory_limits(path, memory_of(charge))
         if self._per_user:
             yield from self._over_user_limits(path, user_id, charge)
         if not preemptible:
@@ -66,6 +72,10 @@ class Account:
         if charge == 0:
             return
         path = self.tree.path(leaf)
+        if self._memory_limits:
+            for position in path:
+                self.memory[position] += memory_of(charge)
+            charge = int(charge)
         for position in path:
             self.allocated[position] += charge
             if position in self._per_user:
@@ -81,7 +91,9 @@ class Account:
     def set_aside(self, amounts: Mapping[int, int]) -> None:
         """Books these amounts, by position, as if they were held there; negative ones take that back."""
         for position, amount in amounts.items():
-            self.allocated[position] += amount
+            self.allocated[position] += int(amount)
+            if self._memory_limits:
+                self.memory[position] += memory_of(amount)
         if self._keeps_reserves:
             self._count_reserves()
 
@@ -106,6 +118,16 @@ class Account:
             limit = self.standing.limit[position]
             if limit is not None and self.allocated[position] + charge > limit:
                 yield Refusal("over_limit", self._numbers(position, charge, limit=limit))
+
+    def _over_memory_limits(self, path: tuple[int, ...], memory_mib: int) -> Iterator[Refusal]:
+        for position in path:
+            limit = self._memory_limits.get(position)
+            if limit is not None and memory_mib and self.memory[position] + memory_mib > limit:
+                numbers = {"team": self.name(position), "pool": self.pool.name, "limit_mib": limit}
+                yield Refusal(
+                    "over_memory_limit",
+                    numbers | {"allocated_mib": self.memory[position], "requested_mib": memory_mib},
+                )
 
     def _over_user_limits(self, path: tuple[int, ...], user_id: int, charge: int) -> Iterator[Refusal]:
         for position in path:
@@ -149,18 +171,28 @@ class Account:
             "team": self.name(position),
             "pool": self.pool.name,
             "allocated": self.allocated[position],
-            "requested": charge,
+            "requested": int(charge),
             **more,
         }
 
-    # ---- members -----------------------------------------------------------------------------------------------------
+    # ---- members and memory ------------------------------------------------------------------------------------------
 
-    def _user_limits(self) -> dict[int, int]:
+    def _limits_of(self, name: Literal["per_user_limit", "memory_limit_mib"]) -> dict[int, int]:
+        """By position: this field of the quotas, where it is set."""
         limits = {}
         for team_id, quota in sorted(self.pool.quotas.items()):
-            if quota.per_user_limit is not None and team_id in self.tree.position_of:
-                limits[self.tree.position_of[team_id]] = quota.per_user_limit
+            limit = getattr(quota, name)
+            if limit is not None and team_id in self.tree.position_of:
+                limits[self.tree.position_of[team_id]] = limit
         return limits
+
+    def _memory_held(self) -> list[int]:
+        held = [0] * len(self.tree)
+        if self._memory_limits:
+            for team_id, memory_mib in self.pool.memory_usage.items():
+                for position in self.tree.path(self.tree.leaf_of[team_id]):
+                    held[position] += memory_mib
+        return held
 
     def _held_by_users(self) -> dict[tuple[int, int], int]:
         held: dict[tuple[int, int], int] = {}

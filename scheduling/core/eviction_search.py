@@ -6,18 +6,22 @@ The rules are those that ``reclaim`` tells.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from scheduling.core.admission import Refusal
 from scheduling.core.cycle import Candidate, Cycle
 from scheduling.core.future import Claim, Future
-from scheduling.core.model import Eviction, TaskStart
+from scheduling.core.model import Eviction, EvictionRefusal, TaskStart
+from scheduling.core.past_claims import PastClaims
+from scheduling.core.refusals import Others, WhyNot
 from scheduling.core.room import Room, Want
+from scheduling.core.search_areas import Area, search_areas
 from scheduling.core.victims import Rule, Unit, Victims
 
 MOST_NODES = 32
+FEW_NODES = 64  # up to so many, their victims are found node by node, not among those of the whole pool
 NOBODY = 1 << 63  # above every priority
 NO_ROOM_TO_MAKE = frozenset({"pool_unavailable", "class_cap", "next_cycle"})  # what no eviction changes
 
@@ -46,7 +50,10 @@ class Search:
         self._guaranteed = [
             0 if own else amount for own, amount in zip(self._at.tree.own, standing.guaranteed, strict=True)
         ]
-        self._in_vain: dict[Hashable, tuple[int, int] | None] = {}
+        self._past = PastClaims(future.at, cycle.snapshot.now)
+        self._in_vain: dict[Hashable, tuple[int, int, int] | None] = {}
+        self._why_not: dict[Hashable, WhyNot] = {}
+        self._others = Others(future.at, future.running, cycle.snapshot.now, self._floor)
         self._rescued = 0
         self.touched: set[int] = set()  # leaves that something was taken from
 
@@ -60,7 +67,7 @@ class Search:
         it is not entitled, or nothing that could be freed is enough (the cycle then notes how much could)."""
         key = self._key(candidate)
         if key in self._in_vain:
-            self._note(candidate, self._in_vain[key])
+            self._note(candidate, key)
             return []
         if not candidate.ask.least or self._rescued >= self._cycle.policy.max_rescues:
             return []
@@ -79,9 +86,16 @@ class Search:
             found = self._search(case, rules)
             if found is not None:
                 return self._carry_out(candidate, *found)
-        vain = (case.charge, case.freeable) if case.tried or self._entitled(case, case.charge) else None
+        spared = self._spared(case)
+        tells = case.tried or spared or self._entitled(case, case.charge)
+        vain = (int(case.charge), int(case.freeable), spared) if tells else None
         self._in_vain[key] = vain
-        self._note(candidate, vain)
+        if vain is not None:
+            blocked = self._cycle.over_quota(candidate, self._at, case.charge)
+            own = blocked is not None and blocked.code != "over_share" and self._is_own(case, blocked)
+            tried = case.freeable if case.tried else None
+            self._why_not[key] = self._others.why_not(candidate, case.charge, tried, blocked if own else None)
+        self._note(candidate, key)
         return []
 
     def _rules(self, case: _Case) -> Iterator[tuple[Rule, ...]]:
@@ -120,20 +134,37 @@ class Search:
         leaf, tree = case.candidate.leaf, self._at.tree
         return not tree.own[leaf] and refusal.numbers["team"] == tree.teams[leaf].name
 
-    def _note(self, candidate: Candidate, vain: tuple[int, int] | None) -> None:
+    def _spared(self, case: _Case) -> int:
+        """What could be taken back, were it not of jobs that gave way as often as they may be made to."""
+        own, allocated = case.candidate.leaf, self._at.account.allocated
+        entitled = self._entitled(case, case.charge) > 0
+        found = 0
+        for leaf, jobs in self._victims.spared.items():
+            if leaf == own:
+                found += sum(charge for priority, charge in jobs if priority < case.candidate.job.priority)
+            elif entitled and allocated[leaf] > self._floor[leaf]:
+                found += sum(charge for _, charge in jobs)
+        return found
+
+    def _note(self, candidate: Candidate, key: Hashable) -> None:
+        vain = self._in_vain[key]
         if vain is not None:
-            self._cycle.not_freed.setdefault(candidate.job.id, (self._at.pool.id, *vain))
+            job_id, pool_id = candidate.job.id, self._at.pool.id
+            self._cycle.not_freed.setdefault(job_id, (pool_id, *vain))
+            self._cycle.refusals.setdefault(job_id, EvictionRefusal(job_id, pool_id, *self._why_not[key]))
 
     def _key(self, candidate: Candidate) -> Hashable:
         job = candidate.job
         user = job.user_id if self._at.account.tells_users_apart else None
-        rank = (job.priority_class, job.max_running_of_class) if job.max_running_of_class is not None else None
+        caps = (job.max_running_of_class, job.max_milli_of_class)
+        rank = None if caps == (None, None) else (job.priority_class, *caps)
         return (candidate.ask, candidate.leaf, job.preemptible, user, rank, job.priority)
 
     def _accept(self, claim: Claim) -> None:
         """The job has its place in the future; where others are being stopped for nobody else, it waits for them."""
         self._future.claims.append(claim)
         claim.candidate.claims = self._at
+        self._cycle.caps.take(claim.candidate.job, self._at.pool, claim.charge, starts=True)
 
     def _carry_out(self, candidate: Candidate, claim: Claim, chosen: list[Chosen]) -> list[Eviction]:
         self._accept(claim)
@@ -159,11 +190,17 @@ class Search:
         """The candidate's place now that the chosen are gone, taken; None where it may not or cannot start."""
         if not self._may(case, case.charge, chosen):
             return None
-        claim = self._future.place(case.candidate)
-        if claim is None or claim.charge == case.charge:
-            return claim
-        self._future.forget(claim)  # asked for device memory only: what it counts is known where it lands
-        return self._future.place(case.candidate) if self._may(case, claim.charge, chosen) else None
+        least = case.wants
+        varies = self._at.depends_on_place(least)
+        # Where what it counts is known only where it lands, and is too much there, it may land where it counts least.
+        for wants in (least, self._at.frugal(least)) if varies else (least,):
+            claim = self._future.place(case.candidate, wants)
+            if claim is None or not varies:
+                return claim
+            self._future.forget(claim)
+            if self._may(case, claim.charge, chosen):
+                return self._future.place(case.candidate, wants)
+        return None
 
     def _may(self, case: _Case, charge: int, chosen: list[Chosen]) -> bool:
         height = 1
@@ -178,34 +215,64 @@ class Search:
 
     def _search(self, case: _Case, rules: tuple[Rule, ...]) -> tuple[Claim, list[Chosen]] | None:
         """The claim and those who give way to it, or None with everything as before."""
-        nodes = self._nodes(case)
-        if nodes is not None and not nodes:
-            return None  # no node could ever host it
-        found = self._in_turn(case, rules, nodes)
-        if found is None and nodes is not None and case.gave:
-            found = self._node_by_node(case, rules, nodes)
-        if found is None:
-            return None
-        return self._give_back(case, *found)
-
-    def _nodes(self, case: _Case) -> frozenset[int] | None:
-        """The nodes where room would help; None where there is room and only quota is in the way."""
-        if Room(self._at.pool.fleet).fits(case.candidate.ask.least):
-            return None
         wants = case.candidate.ask.least
-        return frozenset().union(*(self._at.pool.fleet.possible_nodes(want.request) for want in wants))
+        if Room(self._at.pool.fleet).fits(wants):  # only quota is in the way
+            return self._search_in(case, rules, Area(None, wants))
+        areas = search_areas(self._at.pool.fleet, wants)
+        if all(area.nodes is not None and not area.nodes for area in areas):
+            return None  # no node could ever host it
+        if len(areas) == 1:
+            return self._search_in(case, rules, areas[0])
+        best: tuple[tuple[int, int, int], Area] | None = None
+        for tried, area in enumerate(self._worth_trying(case, rules, areas)):
+            if best is not None and tried >= MOST_NODES:
+                break
+            found = self._search_in(case, rules, area)
+            if found is None:
+                continue
+            claim, chosen = found
+            cost = (sum(each.unit.whole for each in chosen), sum(each.unit.charge for each in chosen), tried)
+            self._future.forget(claim)
+            self._undo(chosen)
+            if best is None or cost < best[0]:
+                best = (cost, area)
+        return None if best is None else self._search_in(case, rules, best[1])
+
+    def _worth_trying(self, case: _Case, rules: tuple[Rule, ...], areas: Sequence[Area]) -> Iterator[Area]:
+        """Those in which what is free and what all victims hold is enough; others only note what could be freed."""
+        fleet = self._at.pool.fleet
+        free_milli, free_cpu, _ = fleet.room_by_node()
+        for area in areas:
+            nodes = sorted(area.nodes or ())
+            milli, cpu = self._victims.at_most_on(nodes)
+            enough_milli = milli + free_milli[nodes].sum() >= sum(
+                fleet.least_milli(want.request) * want.tasks for want in area.wants
+            )
+            if enough_milli and cpu + free_cpu[nodes].sum() >= sum(w.request.cpu_milli * w.tasks for w in area.wants):
+                yield area
+            else:
+                self._in_turn(case, rules, area.nodes, in_vain=True)
+
+    def _search_in(self, case: _Case, rules: tuple[Rule, ...], area: Area) -> tuple[Claim, list[Chosen]] | None:
+        """As ``_search``, with victims that hold something of this area only."""
+        case.wants = area.wants
+        found = self._in_turn(case, rules, area.nodes)
+        if found is None and area.nodes is not None and case.gave:
+            found = self._node_by_node(case, rules, area.nodes)
+        return None if found is None else self._give_back(case, *found)
 
     def _in_turn(
-        self, case: _Case, rules: tuple[Rule, ...], nodes: frozenset[int] | None
+        self, case: _Case, rules: tuple[Rule, ...], nodes: frozenset[int] | None, *, in_vain: bool = False
     ) -> tuple[Claim, list[Chosen]] | None:
-        """Takes victim after victim in their order until the candidate fits."""
+        """Takes victim after victim in their order until the candidate fits; ``in_vain``: it is known that it never
+        will."""
         chosen: list[Chosen] = []
         case.gave = False
         for each in self._victims_in_turn(case, rules, nodes, chosen):
             case.tried = case.gave = True
             chosen.append(each)
             self._future.remove(each.unit.job, each.unit.tasks)
-            claim = self._fit(case, chosen)
+            claim = None if in_vain else self._fit(case, chosen)
             if claim is not None:
                 return claim, chosen
         case.freeable = max(case.freeable, sum(each.unit.charge for each in chosen))
@@ -220,9 +287,8 @@ class Search:
         for rule in rules:
             for whole in (False, True):
                 own = case.candidate.leaf
-                if nodes is not None and len(nodes) == 1:
-                    (node,) = nodes
-                    units_of = self._victims.on_node(node, whole=whole)
+                if nodes is not None and len(nodes) <= FEW_NODES:
+                    units_of = self._victims.on_nodes(nodes, whole=whole)
                 else:
                     units_of = self._victims.of_kind(whole=whole)
                 queues = {
@@ -303,7 +369,10 @@ class Search:
         allocated = self._at.account.allocated
         if self._inside_guarantee(case, below):
             return all(allocated[position] > self._floor[position] for position in chain)
-        return all(allocated[position] - unit.charge >= self._floor[position] for position in chain)
+        if any(allocated[position] - unit.charge < self._floor[position] for position in chain):
+            return False
+        path = self._at.tree.path(candidate.leaf)[:below]
+        return self._past.may_stop(unit.job.started_at, path, case.charge, chain, unit.charge)
 
     def _inside_guarantee(self, case: _Case, below: int) -> bool:
         """Whether the candidate's team stays within its guarantee, and those above it below the common one."""
@@ -320,8 +389,8 @@ class Search:
             "allocated": self._at.account.allocated[position],
             "guaranteed": self._at.account.standing.guaranteed[position],
             "deserved": self._deserved[position],
-            "freed": unit.charge,
-            "requested": case.charge,
+            "freed": int(unit.charge),
+            "requested": int(case.charge),
         }
         if unit.leaf == case.candidate.leaf:
             numbers |= {"priority": unit.job.priority, "over_priority": case.candidate.job.priority}
@@ -336,7 +405,7 @@ class Search:
         """
         chosen: list[Chosen] = []
         placed: list[TaskStart] = []
-        for want in _one_by_one(case.candidate.ask.least):
+        for want in _one_by_one(case.wants, placed):
             tasks = Room(self._at.pool.fleet).take(want)
             if tasks is None:
                 self._free_a_node(case, rules, nodes, want, chosen)
@@ -418,20 +487,23 @@ class Search:
 class _Case:
     """One candidate in one pool, what it counts there at the least, and what became of the search."""
 
-    __slots__ = ("candidate", "charge", "freeable", "gave", "tried")
+    __slots__ = ("candidate", "charge", "freeable", "gave", "tried", "wants")
 
     def __init__(self, candidate: Candidate, charge: int):
         self.candidate = candidate
         self.charge = charge
+        self.wants = candidate.ask.least  # under a narrower rule while one domain is looked at
         self.freeable = 0  # the most that was free to take
         self.tried = False  # whether anybody at all could be told to give way
         self.gave = False  # whether anybody could in the latest search
 
 
-def _one_by_one(wants: tuple[Want, ...]) -> Iterator[tuple[Want, ...]]:
+def _one_by_one(wants: tuple[Want, ...], placed: Sequence[TaskStart]) -> Iterator[tuple[Want, ...]]:
+    """Each task on its own, beside those of the gang that are placed by then."""
     for want in wants:
         for _ in range(want.tasks):
-            yield (Want(want.group, want.request, 1),)
+            rule = None if want.rule is None else want.rule.having([task.placement.node for task in placed])
+            yield (Want(want.group, want.request, 1, rule),)
 
 
 def _evictions(chosen: Iterable[Chosen], pool_id: int, for_job: int) -> Iterator[Eviction]:
@@ -447,5 +519,5 @@ def _evictions(chosen: Iterable[Chosen], pool_id: int, for_job: int) -> Iterator
             whole=any(each.unit.whole for each in own),
             for_job=for_job,
             rule=own[0].rule,
-            numbers={**own[0].numbers, "freed": sum(each.unit.charge for each in own)},
+            numbers={**own[0].numbers, "freed": int(sum(each.unit.charge for each in own))},
         )

@@ -28,13 +28,15 @@ from typing import Any
 import numpy as np
 
 from scheduling.core import placement_headroom
+from scheduling.core.domains import Level, level_of
 from scheduling.core.fragmentation import TypicalShape
 from scheduling.core.lookahead import Demand, Scarce, demand_of_typical, exempt_mask, lookahead_tables, scarce_shapes
 from scheduling.core.model import SCORES, DeviceState, NodeState, Placement, Request, Score
 from scheduling.core.placement_headroom import Headroom, Short
 from scheduling.core.placement_shapes import (
-    DeviceClass,
+    NOT_ALLOWED,
     check_request,
+    class_of,
     computes_differ,
     device_columns,
     devices_by_index,
@@ -42,6 +44,7 @@ from scheduling.core.placement_shapes import (
     node_rows,
     typical_tables,
 )
+from scheduling.core.slicing import ANY
 from scheduling.core.units import DEFAULT_STEP_MILLI, MILLI_PER_DEVICE
 
 __all__ = ["Fleet", "Headroom", "PlacedEach", "PlacementRefused", "Short", "TypicalShape", "compile_kernels"]
@@ -49,6 +52,12 @@ __all__ = ["Fleet", "Headroom", "PlacedEach", "PlacementRefused", "Short", "Typi
 TREE_BYTES = 64 << 20  # for the scores of all shapes kept at once; the shape not placed for longest makes room
 MOST_SHAPES = 4096
 MEMO_ENTRIES = 1 << 16
+
+
+def tolerates(request: Request, taints: Iterable[tuple[str, str]]) -> bool:
+    """Whether a task of the request may come to a node with all these taints."""
+    borne = request.tolerations
+    return all((key, value) in borne or (key, "*") in borne for key, value in taints)
 
 
 class PlacementRefused(ValueError):
@@ -132,6 +141,7 @@ class Fleet:
         self.exclusive = exclusive
         self.step_milli = step_milli
         ordered = sorted(nodes, key=lambda node: node.rank)
+        self.states = tuple(ordered)  # as they were given: what has been taken since is not in them
         self._index(ordered)
         rows = node_rows(ordered, self._k.NODE_COLUMNS)
         self._judge(score, typical, demand, rows, device_columns(ordered, self._classes, self._k.DEVICE_COLUMNS))
@@ -163,7 +173,10 @@ class Fleet:
         """Note who is where. Raises ValueError where ids or ranks repeat."""
         devices = [device for node in ordered for device in devices_by_index(node)]
         self._node_ids = [node.id for node in ordered]
+        self._names = [node.name for node in ordered]
         self._labels = [frozenset(node.labels) for node in ordered]
+        self._taints = {position: node.taints for position, node in enumerate(ordered) if node.taints}
+        self._levels: dict[str, Level] = {}
         self._device_ids = [device.id for device in devices]
         self._device_indexes = [device.index for device in devices]
         self._position = {node_id: position for position, node_id in enumerate(self._node_ids)}
@@ -172,7 +185,8 @@ class Fleet:
             raise ValueError("two nodes of a fleet have the same id or the same rank")
         if len(self._row) < len(devices):
             raise ValueError("two devices of a fleet have the same id")
-        self._classes = sorted({DeviceClass(device.model, device.vendor, device.memory_mib) for device in devices})
+        self._classes = sorted({class_of(device) for device in devices})
+        self.cuts_by_rule = any(kind.rule.kind != "any" for kind in self._classes)
 
     def _lay_out(self, rows: np.ndarray, columns: np.ndarray) -> None:
         k = self._k
@@ -181,7 +195,8 @@ class Fleet:
         per_node = 2 * 4 if self.score != "lookahead" else 2 * 4 + 4 + 8
         self._most_slots = max(8, min(MOST_SHAPES, TREE_BYTES // (per_node * base)))
         self._slots: dict[Request, int] = {}  # in order of last use
-        self._labelled: dict[int, np.ndarray] = {}  # by slot, where the shape asks for labels
+        self._labelled: dict[int, np.ndarray] = {}  # by slot, where not every node carries the labels asked for
+        self._borne: dict[int, np.ndarray] = {}  # by slot, where not every node's taints are tolerated
         self._every_node = np.ones(node_count, dtype=np.bool_)
         self._headrooms = _Headrooms(0)
         self._possible: dict[Request, int] = {}
@@ -236,12 +251,23 @@ class Fleet:
             work=np.zeros((lookahead_kernels.WORK_ROWS, max(most_devices, 1)), dtype=np.int64),
         )
 
+    @property
+    def demand(self) -> Demand:
+        """The requests that look-ahead expects; empty where nothing is placed by it."""
+        return self._demand
+
     # ---- placing -----------------------------------------------------------------------------------------------------
 
     def place(self, request: Request) -> Placement | None:
         """Where one task of the request would land best now; None where it fits nowhere. Changes nothing."""
-        slot = self._slot(request)
-        node = self._kernels.place(self._tables, slot)
+        return self._found(request, self._kernels.place(self._tables, self._slot(request)))
+
+    def place_among(self, request: Request, nodes: np.ndarray) -> Placement | None:
+        """As ``place``, but on one of these nodes: positions, int64, ascending."""
+        return self._found(request, self._kernels.place_among(self._tables, self._slot(request), nodes))
+
+    def _found(self, request: Request, node: int) -> Placement | None:
+        """The placement on the node that a kernel chose, as it described it."""
         if node < 0:
             return None
         count = request.devices
@@ -256,6 +282,7 @@ class Fleet:
             tuple(found[count : 2 * count]),
             request.cpu_milli,
             request.host_memory_mib,
+            _counted_mib(request),
         )
 
     def place_each(self, requests: Sequence[Request]) -> PlacedEach:
@@ -366,6 +393,7 @@ class Fleet:
         else:
             slot = self._slots.pop(next(iter(self._slots)))
             self._labelled.pop(slot, None)
+            self._borne.pop(slot, None)
         needs = needs_of(request, self._classes, self.step_milli)
         self._tables.needs[slot] = np.array(needs, dtype=np.int64).reshape(len(needs), 2)
         alike = computes_differ(needs)
@@ -382,10 +410,19 @@ class Fleet:
         if request.node_selector:
             asked = set(request.node_selector)
             self._labelled[slot] = np.array([asked <= labels for labels in self._labels], dtype=np.bool_)
+        if self._taints:
+            self._borne[slot] = np.ones(len(self._node_ids), dtype=np.bool_)
+            for position, taints in self._taints.items():
+                self._borne[slot][position] = tolerates(request, taints)
         leaves = self._tables.trees[slot, -self._base :]
         leaves[:] = self._k.NEVER
-        leaves[: len(self._node_ids)][self._labelled.get(slot, self._every_node)] = self._k.NO_FIT
+        leaves[: len(self._node_ids)][self._allowed(slot)] = self._k.NO_FIT
         return slot
+
+    def _allowed(self, slot: int) -> np.ndarray:
+        """bool[N]: the nodes that carry the labels the shape asks for, and no taint that it does not tolerate."""
+        labelled = self._labelled.get(slot, self._every_node)
+        return labelled & self._borne[slot] if slot in self._borne else labelled
 
     def _slots_of_run(self, requests: Sequence[Request], begin: int) -> np.ndarray:
         """The slots of as many requests from ``begin`` on as can have theirs at the same time."""
@@ -478,6 +515,36 @@ class Fleet:
     def _used(self) -> np.ndarray:
         return MILLI_PER_DEVICE - self._tables.devices[self._k.D_COMPUTE]
 
+    def in_service(self, placement: Placement) -> bool:
+        """Whether the node is schedulable and the devices are healthy, so that new tasks may land there."""
+        healthy = self._tables.devices[self._k.D_HEALTHY]
+        open_ = bool(self._tables.nodes[placement.node, self._k.N_OPEN])
+        return open_ and all(healthy[self._row[device_id]] for device_id in placement.device_ids)
+
+    def free_by_node(self, *, cpu: bool = False) -> np.ndarray:
+        """By position, what new slices could take of each node that is in service; ``cpu``: of its cores."""
+        k, tables = self._k, self._tables
+        if cpu:
+            return np.where(self._schedulable(), tables.nodes[:, k.N_CPU], 0)
+        free = np.zeros(len(self._node_ids), dtype=np.int64)
+        rows = self._in_service()
+        np.add.at(free, tables.devices[k.D_NODE, rows], tables.devices[k.D_OPEN, rows])
+        return free
+
+    def free_on(self, node: int) -> list[tuple[Placement, int]]:
+        """What nobody holds on the node at this position, as placements that together take all of it, each with the
+        team that holds the rest of the device: its CPU and memory first, then each device with compute left."""
+        k, row = self._k, self._tables.nodes[node]
+        node_id = self._node_ids[node]
+        found = [(Placement(node, node_id, (), (), 0, (), int(row[k.N_CPU]), int(row[k.N_HOST])), 0)]
+        first = int(row[k.N_FIRST])
+        for device in range(first, first + int(row[k.N_COUNT])):
+            compute, memory, team = self._tables.devices[[k.D_COMPUTE, k.D_MEMORY, k.D_TEAM], device].tolist()
+            if compute:
+                ids = (self._device_indexes[device],), (self._device_ids[device],)
+                found.append((Placement(node, node_id, *ids, compute, (memory,), 0, 0), team))
+        return found
+
     # ---- why not, and how many ---------------------------------------------------------------------------------------
 
     def headroom(self, request: Request) -> Headroom:
@@ -489,7 +556,9 @@ class Fleet:
             alike = replace(request, cpu_milli=0, host_memory_mib=0)
             if alike not in there:
                 there[alike] = placement_headroom.devices(request, self._supply(request, self._slot(request)))
-            known[request] = placement_headroom.headroom(request, there[alike], self._possible_count(request))
+            found = placement_headroom.headroom(request, there[alike], self._possible_count(request))
+            slot = self._slot(request)
+            known[request] = replace(found, **self._tainted(request, slot)) if slot in self._borne else found
         return known[request]
 
     def _possible_count(self, request: Request) -> int:
@@ -502,23 +571,92 @@ class Fleet:
             self._possible[request] = int((self._tables.trees[slot, -self._base :] != self._k.NEVER).sum())
         return self._possible[request]
 
+    def _tainted(self, request: Request, slot: int) -> dict[str, Any]:
+        """How many nodes match but for a taint, and the taints that keep the request away, each once."""
+        labelled = self._labelled.get(slot, self._every_node)
+        seen = placement_headroom.supply(self._tables, slot, request, labelled & ~self._borne[slot])
+        nodes = np.flatnonzero(seen.matching).tolist()
+        kept_by = {taint for node in nodes for taint in self._taints[node] if not tolerates(request, (taint,))}
+        return {"tainted_nodes": len(nodes), "taints": tuple(sorted(kept_by))}
+
     def possible_nodes(self, request: Request) -> frozenset[int]:
         """Positions of the nodes in service that could host one task of the request if nothing else ran on them."""
         slot = self._slot(request)
-        self._k.place(self._tables, slot)  # so that the leaves are up to date
+        self._kernels.place(self._tables, slot)  # so that the leaves are up to date
         leaves = self._tables.trees[slot, -self._base :][: len(self._node_ids)]
         return frozenset(np.flatnonzero((leaves != self._k.NEVER) & self._schedulable()).tolist())
 
     def least_milli(self, request: Request) -> int:
-        """The least that one task can count against quotas here: more on other devices only where memory alone is asked
-        for. 0 where no device matches or is large enough."""
+        """The least that one task can count against quotas here: more on other devices where memory alone is asked for,
+        or where slices are rounded up. 0 where no device matches or is large enough."""
+        return request.devices * min((compute for compute, _ in self.grants(request)), default=0)
+
+    def least_memory(self, request: Request) -> int:
+        """The least that one task can count against limits of device memory here, in MiB; 0 as for ``least_milli``."""
+        least = request.devices * min((memory for _, memory in self.grants(request)), default=0)
+        counted = _counted_mib(request)
+        return least if counted is None else min(counted, least)
+
+    def grants(self, request: Request) -> tuple[tuple[int, int], ...]:
+        """The different slices of one device, (milli, MiB), that the request could be granted here, ascending."""
         needs = needs_of(request, self._classes, self.step_milli)
-        return request.devices * min((compute for compute, _ in needs if compute > 0), default=0)
+        return tuple(sorted({(compute, memory) for compute, memory in needs if compute > 0}))
+
+    def cheapest_models(self, request: Request) -> tuple[str, ...]:
+        """Of the models that the request allows and that serve it here, those on which it counts least: the least
+        compute, then memory. () where none does, which allows every model."""
+        needs = needs_of(request, self._classes, self.step_milli)
+        most: dict[str, tuple[int, int]] = {}
+        for kind, need in zip(self._classes, needs, strict=True):
+            if need[0] > 0:
+                most[kind.model] = max(need, most.get(kind.model, need))
+        least = min(most.values(), default=None)
+        return tuple(sorted(model for model, need in most.items() if need == least))
+
+    def whole_only(self, request: Request) -> tuple[str, ...]:
+        """The models that the request allows and that do not serve it only because they are given whole."""
+        if not self.cuts_by_rule or not request.devices:
+            return ()
+        needs = needs_of(request, self._classes, self.step_milli)
+        free = needs_of(request, [kind._replace(rule=ANY) for kind in self._classes], self.step_milli)
+        kinds = zip(self._classes, needs, free, strict=True)
+        return tuple(sorted({kind.model for kind, (need, _), (cut, _) in kinds if need == NOT_ALLOWED and cut > 0}))
 
     def count_fitting(self, request: Request, limit: int) -> int:
         """The most tasks of the request that fit at once now, counted up to ``limit``."""
         return placement_headroom.most_tasks(request, self._supply(request, self._slot(request)), limit)
 
+    def tasks_by_node(self, request: Request, limit: int) -> np.ndarray:
+        """int64[N]: the most tasks of the request that fit on each node at once now, each counted up to ``limit``."""
+        return placement_headroom.tasks_by_node(request, self._supply(request, self._slot(request)), limit)
+
+    def tasks_by_empty_node(self, request: Request, limit: int) -> np.ndarray:
+        """int64[N]: as ``tasks_by_node`` if nothing were bound on the nodes that are in service."""
+        seen = placement_headroom.emptied(self._tables, self._supply(request, self._slot(request)))
+        return placement_headroom.tasks_by_node(request, seen, limit)
+
     def _supply(self, request: Request, slot: int) -> placement_headroom.Supply:
-        labelled = self._labelled.get(slot, self._every_node)
-        return placement_headroom.supply(self._tables, slot, request, labelled)
+        return placement_headroom.supply(self._tables, slot, request, self._allowed(slot))
+
+    # ---- topology ----------------------------------------------------------------------------------------------------
+
+    def level(self, level: str) -> Level:
+        """The domains of a level: see ``domains``. ValueError where there is no such level."""
+        if level not in self._levels:
+            self._levels[level] = level_of(level, self._names, self._labels)
+        return self._levels[level]
+
+    def room_by_node(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """int64[N] each: what new tasks could take of every node in service now: milli of its devices, milli-cores,
+        MiB of its memory. 0 on others."""
+        nodes, devices, schedulable = self._tables.nodes, self._tables.devices, self._schedulable()
+        milli = np.zeros(len(self._node_ids), dtype=np.int64)
+        np.add.at(milli, devices[self._k.D_NODE], devices[self._k.D_OPEN])
+        return milli * schedulable, nodes[:, self._k.N_CPU] * schedulable, nodes[:, self._k.N_HOST] * schedulable
+
+
+def _counted_mib(request: Request) -> int | None:
+    """What a task counts against limits of device memory where that is not what it holds; see ``Placement``."""
+    if request.memory_mib is None or request.compute_milli != MILLI_PER_DEVICE:
+        return None
+    return request.devices * request.memory_mib

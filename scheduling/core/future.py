@@ -8,9 +8,11 @@ what is being stopped; ``enter`` leads to the future, where that is gone and eve
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
+from scheduling.core.charges import memory_of, not_negative
 from scheduling.core.cycle import Candidate, PoolCycle
 from scheduling.core.fleet import PlacementRefused
 from scheduling.core.model import Placement, RunningJob, RunningTask, TaskStart
@@ -34,16 +36,28 @@ class Future:
         self.running = tuple(sorted(running, key=lambda job: job.id))
         self.claims: list[Claim] = []
         self.rescues: list[tuple[Claim, Sequence[tuple[RunningJob, tuple[RunningTask, ...]]]]] = []
-        self._leaving = [(job, task) for job in self.running for task in job.tasks if task.releasing]
-        self._kept: list[Placement] = []
-        self._booked: dict[int, int] = {}
+        self.leaving = [(job, task) for job in self.running for task in job.tasks if task.releasing]
+        self.kept: list[Placement] = []
+        self.booked: dict[int, int] = {}
         self._gone: dict[int, tuple[RunningJob, RunningTask]] = {}  # by allocation id
 
-    def place(self, candidate: Candidate) -> Claim | None:
-        """Where the candidate's least would be placed now; taken and booked, or None with nothing changed."""
-        at, wants = self.at, candidate.ask.least
-        tasks = Room(at.pool.fleet).take(wants)
+    def stop(self, job_ids: Collection[int]) -> None:
+        """In the present: all that these jobs hold is being stopped, from now on."""
+        gone = set(job_ids)
+        self.running = tuple(_stopping(job) if job.id in gone else job for job in self.running)
+        self.leaving = [(job, task) for job in self.running for task in job.tasks if task.releasing]
+
+    def place(self, candidate: Candidate, wants: tuple[Want, ...] | None = None) -> Claim | None:
+        """Where the candidate's least (or ``wants``, the same on some models only) would be placed now; taken and
+        booked, or None with nothing changed."""
+        at, wants = self.at, candidate.ask.least if wants is None else wants
+        with at.kept.guard(candidate, self._gone) if at.kept is not None else nullcontext():
+            tasks = Room(at.pool.fleet).take(wants)
         if tasks is None:
+            return None
+        if at.kept is not None and at.kept.delayed_by(candidate, at.charge_of_tasks(tasks), self._gone):
+            for task in reversed(tasks):
+                at.pool.fleet.give_back(task.placement)
             return None
         claim = Claim(candidate, tuple(tasks), at.charge_of_tasks(tasks))
         at.account.take(candidate.leaf, candidate.job.user_id, claim.charge)
@@ -82,7 +96,7 @@ class Future:
     def enter(self) -> None:
         """Nothing is set aside any more: what is being stopped is gone, and all claims are taken."""
         self._let_go()
-        for job, task in self._leaving:
+        for job, task in self.leaving:
             self.remove(job, (task,))
         claims, self.claims = self.claims, []
         for claim in claims:
@@ -110,7 +124,7 @@ class Future:
         for_job = claim.candidate.job.id
         self.rescues.append((claim, victims))
         for job, tasks in victims:
-            self._leaving += [(job, replace(task, releasing=True, for_job=for_job)) for task in tasks]
+            self.leaving += [(job, replace(task, releasing=True, for_job=for_job)) for task in tasks]
 
     def confirm(self, keep: int) -> set[int]:
         """Keeps as many rescues, in their order, as will start once all their victims are gone, and takes the
@@ -125,7 +139,7 @@ class Future:
         kept = self.claims[:keep]
         while (placed := self._placed([*kept, *(claim for claim, _ in self.rescues)])) is None and self.rescues:
             claim, victims = self.rescues.pop()
-            self._leaving = [each for each in self._leaving if each[1].for_job != claim.candidate.job.id]
+            self.leaving = [each for each in self.leaving if each[1].for_job != claim.candidate.job.id]
             for job, tasks in victims:
                 self.bring_back(job, tasks)
         self.claims = placed or []
@@ -149,7 +163,7 @@ class Future:
 
     def kept_for(self, wants: tuple[Want, ...]) -> int | None:
         """In the present: the first job that room is set aside for, if ``wants`` would fit were it not for that."""
-        if not self._kept:
+        if not self.kept:
             return None
         self._let_go()
         fits = Room(self.at.pool.fleet).fits(wants)
@@ -158,13 +172,13 @@ class Future:
 
     def leaving_for(self, job_id: int) -> list[int]:
         """Ids of the jobs that something is being stopped of for this job, or of all where that is gone already."""
-        own = {job.id for job, task in self._leaving if task.for_job == job_id}
-        return sorted(own or {job.id for job, _ in self._leaving})
+        own = {job.id for job, task in self.leaving if task.for_job == job_id}
+        return sorted(own or {job.id for job, _ in self.leaving})
 
     @property
     def somebody_gives_way(self) -> bool:
         """Whether anything is being stopped so that a job can start."""
-        return any(task.for_job is not None for _, task in self._leaving)
+        return any(task.for_job is not None for _, task in self.leaving)
 
     def _take(self, claim: Claim) -> bool:
         fleet = self.at.pool.fleet
@@ -189,26 +203,26 @@ class Future:
     def _set_aside(self) -> None:
         if not self.claims:
             return
-        wanted = _Holding()
-        leaving = _Holding()
+        wanted = Holding()
+        leaving = Holding()
         teams = {task.placement.node_id: 0 for claim in self.claims for task in claim.tasks}
         for claim in self.claims:
             for start in claim.tasks:
                 wanted.add(start.placement, claim.candidate.ask.groups[start.group].request.team_id)
-        for _, task in self._leaving:
+        for _, task in self.leaving:
             if task.placement.node_id in teams:
                 leaving.add(task.placement, task.holder)
         for placement, holder in wanted.beyond(leaving):
             self._keep(placement, holder)
-        self._booked = self._charges_beyond()
-        self.at.account.set_aside(self._booked)
+        self.booked = self._charges_beyond()
+        self.at.account.set_aside(self.booked)
 
     def _keep(self, placement: Placement, holder: int) -> None:
         try:
             self.at.pool.fleet.take(placement, holder)
         except PlacementRefused:
             return  # nobody else can take it either: who holds the rest of the device shares with nobody
-        self._kept.append(placement)
+        self.kept.append(placement)
 
     def _charges_beyond(self) -> dict[int, int]:
         """By position of the tree: what the claims need there beyond what is being stopped there."""
@@ -216,21 +230,26 @@ class Future:
         for claim in self.claims:
             for position in tree.path(claim.candidate.leaf):
                 charges[position] += claim.charge
-        for job, task in self._leaving:
+        for job, task in self.leaving:
             charge = self.at.charge_of_tasks((TaskStart(task.group, task.placement),))
             for position in tree.path(tree.leaf(job.team_id)):
                 charges[position] -= charge
-        return {position: charge for position, charge in sorted(charges.items()) if charge > 0}
+        beyond = {position: not_negative(charge) for position, charge in sorted(charges.items())}
+        return {position: charge for position, charge in beyond.items() if charge or memory_of(charge)}
 
     def _let_go(self) -> None:
-        for placement in reversed(self._kept):
+        for placement in reversed(self.kept):
             self.at.pool.fleet.give_back(placement)
-        self._kept.clear()
-        self.at.account.set_aside({position: -charge for position, charge in self._booked.items()})
-        self._booked = {}
+        self.kept.clear()
+        self.at.account.set_aside({position: -charge for position, charge in self.booked.items()})
+        self.booked = {}
 
 
-class _Holding:
+def _stopping(job: RunningJob) -> RunningJob:
+    return replace(job, tasks=tuple(replace(task, releasing=True) for task in job.tasks))
+
+
+class Holding:
     """What some placements come to, device by device and node by node."""
 
     def __init__(self) -> None:
@@ -253,7 +272,7 @@ class _Holding:
             self.places[device_id] = (placement.node, placement.node_id, index)
             self.holders[device_id] = holder
 
-    def beyond(self, other: _Holding) -> Iterable[tuple[Placement, int]]:
+    def beyond(self, other: Holding) -> Iterable[tuple[Placement, int]]:
         """Placements that together are what is here and not in ``other``, each with who would hold it."""
         for node_id in sorted(self.nodes):
             cpu, host = (max(0, a - b) for a, b in zip(self.nodes[node_id], other.nodes[node_id], strict=True))
@@ -261,8 +280,9 @@ class _Holding:
                 yield Placement(self.positions[node_id], node_id, (), (), 0, (), cpu, host), 0
         for device_id in sorted(self.devices):
             compute, memory = (a - b for a, b in zip(self.devices[device_id], other.devices[device_id], strict=True))
-            if compute > 0:
+            if compute > 0 or memory > 0:
                 node, node_id, index = self.places[device_id]
                 holder = other.holders.get(device_id, self.holders[device_id])
-                slice_ = Placement(node, node_id, (index,), (device_id,), compute, (max(0, memory),), 0, 0)
+                # Memory alone is no slice: the least of compute goes with it.
+                slice_ = Placement(node, node_id, (index,), (device_id,), max(1, compute), (max(0, memory),), 0, 0)
                 yield slice_, holder

@@ -45,7 +45,7 @@ from scheduling.core.placement_kernels import (
 
 # numba's cache on disk sees a change of this file, not one of the file whose parts are compiled into these kernels:
 # the first digits of the SHA-256 of placement_kernels.py, so that this file changes with it.
-PARTS_FROM = "c73906c6506737dc"
+PARTS_FROM = "e0c0a4f10a2a14e9"
 
 LIFT = 1 << 24  # leaves hold the score raised by this, so that negative ones are not taken for NO_FIT
 BEHIND = 1 << 23  # what a node loses that would end its ability to host a reserved shape
@@ -417,6 +417,17 @@ def place(t, slot):
     node = i - first
     _score(t, slot, node)
     base._describe(t, slot)
+    return node
+
+
+@kernel
+def place_among(t, slot, among):
+    """As ``placement_kernels.place_among``."""
+    _refresh(t, slot)
+    node = base._best_leaf(t, slot, among)
+    if node >= 0:
+        _score(t, slot, node)
+        base._describe(t, slot)
     return node
 
 

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from scheduling.core.slicing import ANY, SliceRule
+
 if TYPE_CHECKING:
     from scheduling.core.fleet import Fleet
 
@@ -23,7 +25,8 @@ class Request:
 
     devices 0 is a CPU-only task. With devices k >= 1 each of k different devices of one node gives the same slice:
     ``compute_milli`` (1..1000, None: follows from the memory on each device) and ``memory_mib`` (None: follows from
-    the compute on each device; a whole device always gives all its memory). At least one of the two is set.
+    the compute on each device; a whole device always gives all its memory). At least one of the two is set. What the
+    device's slice rule makes of it is what is granted, see ``slicing``.
     """
 
     devices: int = 0
@@ -36,6 +39,7 @@ class Request:
     min_device_memory_mib: int = 0
     node_selector: tuple[tuple[str, str], ...] = ()  # labels that the node must carry, sorted
     team_id: int = 0  # set only in pools that forbid two teams on one device, where it is part of the shape
+    tolerations: tuple[tuple[str, str], ...] = ()  # taints that it bears, sorted; the value * bears any value
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,7 @@ class DeviceState:
     compute_used: int = 0
     memory_used: int = 0
     team_id: int = 0  # who holds slices of it, where the pool forbids sharing across teams; 0 = nobody
+    rule: SliceRule = ANY  # of its model
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,7 @@ class NodeState:
     cpu_used: int = 0
     host_memory_used: int = 0
     labels: tuple[tuple[str, str], ...] = ()
+    taints: tuple[tuple[str, str], ...] = ()  # only tasks that tolerate all of them are placed here
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,22 +87,37 @@ class Placement:
     memory_mib: tuple[int, ...]  # of each device, in the same order
     cpu_milli: int
     host_memory_mib: int
+    counted_mib: int | None = None  # see ``memory_counted``
 
     @property
     def milli(self) -> int:
         """What the slice counts against quotas and bills: milli-GPU over all its devices."""
         return self.compute_milli * len(self.device_indexes)
 
+    @property
+    def memory_counted(self) -> int:
+        """What the slice counts against limits of device memory: MiB over all its devices.
+
+        Whole devices for which less memory was named beside count that; the rest comes along, as nobody else could
+        have it.
+        """
+        return sum(self.memory_mib) if self.counted_mib is None else self.counted_mib
+
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """A team's claim in one pool, in the pool's unit (milli-GPU, or milli-cores in a CPU pool)."""
+    """A team's claim in one pool, in the pool's unit (milli-GPU, or milli-cores in a CPU pool).
+
+    ``memory_limit_mib`` bounds the device memory of the whole subtree beside the ``limit``. Shares are in the unit
+    alone: memory entitles to nothing and demand is not capped by it, it only keeps jobs from starting.
+    """
 
     guaranteed: int = 0
     limit: int | None = None
     weight: int = 1
     reserved: int = 0
     per_user_limit: int | None = None
+    memory_limit_mib: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +133,8 @@ class Team:
 class Topology:
     """A gang stays inside one domain: nodes whose label ``level`` has the same value (``host``: one node).
 
-    ``required``: it waits until it can. Otherwise it is kept as close together as it fits whole.
+    ``required``: it waits until it can. Otherwise it is kept as close together as it fits whole, whatever the level
+    that it names: on one host, else in one rack, block or zone, else anywhere; and it never waits because of that.
     """
 
     level: str
@@ -149,15 +171,31 @@ class PendingJob:
     held: str | None = None  # why it is passed over: a held reason code, or None
     held_numbers: Mapping[str, object] = field(default_factory=dict)
     max_running_of_class: int | None = None  # cap on the team's running jobs of this class
+    max_milli_of_class: int | None = None  # cap on what they hold together, in milli-GPU
     priority_class: str = "normal"
     growing: bool = False
     min_runtime: int | None = (
         None  # how long it is left alone once it has started; microseconds; None: as the pool says
     )
     room_made_at: int | None = None  # since when others give way to it, and it has not started yet; microseconds
+    room_kept_since: int | None = None  # since when it has a reservation, and it has not started yet; microseconds
+    room_kept_at: tuple[TaskStart, ...] = ()  # the place of that reservation as it was last told; () where forgotten
     time_limit: int | None = None  # how long it may run; microseconds; None: for ever
     topology: Topology | None = None
     apart: str | None = None  # a level: no two of its tasks share a domain of it
+    evictions: int = 0  # how often it gave way as a whole
+    max_evictions: int | None = None  # after how many it gives way no more; None: as the pool says
+    service: bool = False  # its tasks are replicas: while it runs, each that is missing is placed by itself
+
+    @property
+    def degraded(self) -> bool:
+        """Whether it is a service that runs with fewer replicas than its least."""
+        return self.service and self.growing and any(group.placed < group.min_count for group in self.groups)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether it runs with fewer tasks than it needs. A service can do with any of its replicas."""
+        return self.growing and not self.service and any(group.placed < group.min_count for group in self.groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +203,8 @@ class RunningTask:
     """One task that holds its placement. ``releasing``: it is being stopped, and holds it until that is confirmed.
 
     ``for_job``: the waiting job that it gives way to. ``holder``: the team id under which the fleet knows it, 0 where
-    the pool does not keep teams apart on a device.
+    the pool does not keep teams apart on a device. ``ends_at``: when it is gone at the latest, by its own time limit or
+    by the end of its grace; None: as its job says.
     """
 
     allocation_id: int
@@ -174,6 +213,7 @@ class RunningTask:
     releasing: bool = False
     for_job: int | None = None
     holder: int = 0
+    ends_at: int | None = None  # microseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +234,7 @@ class RunningJob:
     least: tuple[int, ...]
     protected_until: int = 0  # microseconds
     ends_at: int | None = None  # when its time limit ends it, if nothing else does; microseconds; None: it has none
+    spared: bool = False  # it gave way as often as it may be made to: it is no victim any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +250,10 @@ class PoolState:
     available: bool = True  # False: its engine is out of reach or the operator paused it
     class_usage: Mapping[tuple[int, str], int] = field(default_factory=dict)  # (team, class) → running jobs
     past_use: Mapping[int, int] = field(default_factory=dict)  # team → what it used, decayed; empty: not remembered
+    half_life: int | None = None  # of the pool's memory of the past; microseconds; None: it has none
+    class_milli: Mapping[tuple[int, str], int] = field(default_factory=dict)  # (team, class) → milli-GPU held
+    memory_usage: Mapping[int, int] = field(default_factory=dict)  # team → MiB of device memory that count for it
+    overtime: int = 0  # how long after its time limit a task may still hold what it has; microseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,13 +269,17 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What an operator chose for the installation. Reservation and topology options get their place here.
+    """What an operator chose for the installation.
 
     ``max_rescues``: for how many waiting jobs one cycle makes others give way; the next cycle goes on with the rest.
+    ``max_moments``, ``max_forecast_starts``, ``max_looks``: where a forecast ends, see ``forecast``.
     """
 
     max_starts: int | None = None  # bound on starts in one cycle; None = all that fit
     max_rescues: int = 25
+    max_moments: int = 64
+    max_forecast_starts: int = 2000
+    max_looks: int = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +321,8 @@ class Start:
     """A job (or the growth of one) that begins now, all its ``tasks`` together.
 
     For the ledger: the ``rule`` that let it start, and the ``numbers`` of its team just before. ``rule`` is
-    ``cluster_wide``, ``guarantee`` (the team was below its guarantee), ``share`` (it was not), or ``growth``.
+    ``cluster_wide``, ``guarantee`` (the team was below its guarantee), ``share`` (it was not), ``growth``, or
+    ``replacement`` (of members that were lost with their node).
     """
 
     job_id: int
@@ -300,10 +350,45 @@ class Eviction:
 
 
 @dataclass(frozen=True, slots=True)
+class EvictionRefusal:
+    """A waiting job for which others might have given way, and why none does. At most one for a job.
+
+    ``rule`` is one of ``scheduling.core.refusals.RULES``; ``numbers`` are those of its team, and of what others hold.
+    """
+
+    job_id: int
+    pool_id: int
+    rule: str
+    numbers: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Room that is kept for a waiting job: it starts at ``at`` at the latest, if jobs end at their time limits.
+
+    ``at`` None: nobody knows when, because jobs without a time limit stand in the way; then the nodes of ``tasks`` take
+    nobody else. ``tasks``: where it would start. ``since``: when it got the reservation. Times in microseconds.
+    """
+
+    job_id: int
+    pool_id: int
+    at: int | None
+    since: int
+    tasks: tuple[TaskStart, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
-    """What a cycle decided, in order. Every pending job is in ``starts`` or has a reason; both if it may grow on."""
+    """What a cycle decided, in order. Every pending job is in ``starts`` or has a reason; both if it may grow on.
+
+    ``broken``: jobs that run with fewer tasks than their least, because a node was lost, and for which no replacement
+    was found now. They go back to the queue as a whole: a gang holds nothing while it waits.
+    """
 
     starts: tuple[Start, ...]
     reasons: Mapping[int, tuple[Reason, ...]]  # by job id
     shares: Mapping[int, Mapping[int, Share]]  # pool id → team id → share, with the starts carried out
     evictions: tuple[Eviction, ...] = ()
+    broken: tuple[int, ...] = ()  # job ids, ascending
+    refusals: tuple[EvictionRefusal, ...] = ()  # in the order in which it was found out
+    reservations: tuple[Reservation, ...] = ()  # at most one a pool, by ascending pool id

@@ -16,12 +16,13 @@ from scheduling.core.tree import ROOT
 
 NEVER = 1 << 63  # later than any time in microseconds: nobody waits
 
-JobKey = tuple[int, bool, int, int]
+JobKey = tuple[int, int, int, int]
 
 
 def job_key(job: PendingJob, *, growing: bool) -> JobKey:
-    """In a team: the highest priority, then jobs that wait before running ones that want more, then the earliest."""
-    return (-job.priority, growing, job.submitted_at, job.id)
+    """In a team: the highest priority; then jobs that wait, before running services that have fewer replicas than
+    their least, before others that run and want more; then the earliest."""
+    return (-job.priority, growing and (1 if job.degraded else 2), job.submitted_at, job.id)
 
 
 class Walk:

@@ -18,7 +18,7 @@ Short = Literal["compute", "device_memory", "devices", "cpu", "host_memory", "sh
 
 @dataclass(frozen=True, slots=True)
 class Headroom:
-    """What a fleet has for one request now. "Matching": allowed by model, vendor, least device memory and labels.
+    """What a fleet has for one request now. "Matching": allowed by model, vendor, least device memory, labels, taints.
 
     ``short`` is what the nearest node lacks: of the matching schedulable nodes the one that gets furthest through
     devices, the dimension asked for, the other dimension, sharing, CPU, host memory. "devices": too few devices in one
@@ -39,6 +39,8 @@ class Headroom:
     largest_free_cpu_milli: int
     largest_free_host_memory_mib: int
     short: Short | None
+    tainted_nodes: int = 0  # that would match were it not for a taint that is not tolerated
+    taints: tuple[tuple[str, str], ...] = ()  # those taints, sorted
 
 
 class Supply(NamedTuple):
@@ -62,7 +64,7 @@ class Supply(NamedTuple):
 
 
 def supply(tables: Tables, slot: int, request: Request, labelled: np.ndarray) -> Supply:
-    """``labelled`` (bool[N]): the nodes that carry the labels the request asks for."""
+    """``labelled`` (bool[N]): the nodes with the labels that the request asks for and no taint that it cannot bear."""
     from scheduling.core import placement_kernels as k  # not at the top: numba takes long to import
 
     devices, nodes = tables.devices, tables.nodes
@@ -95,6 +97,22 @@ def supply(tables: Tables, slot: int, request: Request, labelled: np.ndarray) ->
         matching=matching,
         schedulable=schedulable,
         exclusive=exclusive,
+    )
+
+
+def emptied(tables: Tables, seen: Supply) -> Supply:
+    """The same fleet with nothing bound on it."""
+    from scheduling.core import placement_kernels as k
+
+    devices, nodes = tables.devices, tables.nodes
+    whole = np.full_like(seen.compute, MILLI_PER_DEVICE)
+    return seen._replace(
+        compute=whole,
+        open=whole * (devices[k.D_HEALTHY] != 0),
+        memory=devices[k.D_MEMORY_ALL],
+        shareable=np.ones_like(seen.shareable),
+        cpu=nodes[:, k.N_CPU_ALL],
+        host=nodes[:, k.N_HOST_ALL],
     )
 
 
@@ -158,7 +176,12 @@ def headroom(request: Request, there: Devices, possible_nodes: int) -> Headroom:
 
 
 def most_tasks(request: Request, seen: Supply, limit: int) -> int:
-    """The most tasks of the request that fit at once, at most ``limit``.
+    """The most tasks of the request that fit at once, at most ``limit``."""
+    return min(limit, int(tasks_by_node(request, seen, limit).sum()))
+
+
+def tasks_by_node(request: Request, seen: Supply, limit: int) -> np.ndarray:
+    """Of each node, the most tasks of the request that fit there at once, at most ``limit``.
 
     In one node T tasks of k different devices fit exactly when the sum over its devices of min(slices it can give, T)
     is at least k T, and CPU and host memory last for T.
@@ -175,7 +198,7 @@ def most_tasks(request: Request, seen: Supply, limit: int) -> int:
         by_memory = np.where(seen.need_memory > 0, seen.memory // np.maximum(seen.need_memory, 1), slices)
         slices = np.minimum(np.minimum(slices, by_memory), 1 if seen.exclusive else MILLI_PER_DEVICE)
         most = np.minimum(most, _tasks_in_node(request, seen, slices))
-    return min(limit, int(most.sum()))
+    return most
 
 
 def _tasks_in_node(request: Request, seen: Supply, slices: np.ndarray) -> np.ndarray:

@@ -398,6 +398,28 @@ def place(t, slot):
     return node
 
 
+@part
+def _best_leaf(t, slot, among):
+    """The best of the nodes ``among`` (positions, ascending) by the slot's leaves, lowest rank on ties, or -1."""
+    first, best, chosen = t.facts[BASE], NO_FIT, -1
+    for i in range(among.shape[0]):
+        leaf = t.trees[slot, first + among[i]]
+        if leaf > best:
+            best, chosen = leaf, among[i]
+    return chosen
+
+
+@kernel
+def place_among(t, slot, among):
+    """As ``place``, but only the nodes ``among`` are asked: int64, their positions, ascending."""
+    _refresh(t, slot)
+    node = _best_leaf(t, slot, among)
+    if node >= 0:
+        _score(t, slot, node)
+        _describe(t, slot)
+    return node
+
+
 # ---- change ----------------------------------------------------------------------------------------------------------
 
 

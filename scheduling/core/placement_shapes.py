@@ -1,6 +1,7 @@
 """Nodes, devices, requests and typical shapes as the integer tables that ``placement_kernels`` works on.
 
-Devices of one *class* have model, vendor and memory in common, so a request asks the same slice of each of them.
+Devices of one *class* have model, vendor, memory and slice rule in common, so a request is granted the same slice of
+each of them.
 """
 
 from __future__ import annotations
@@ -12,32 +13,21 @@ import numpy as np
 
 from scheduling.core.fragmentation import TypicalShape
 from scheduling.core.model import DeviceState, NodeState, Request
-from scheduling.core.units import MILLI_PER_DEVICE, compute_for_memory, memory_for_compute
+from scheduling.core.slicing import ANY, NOT_ALLOWED, TOO_SMALL, SliceRule, granted
+from scheduling.core.units import MILLI_PER_DEVICE
 
-NOT_ALLOWED, TOO_SMALL = 0, -1
+__all__ = ["NOT_ALLOWED", "TOO_SMALL", "DeviceClass", "needs_of"]
 
 
 class DeviceClass(NamedTuple):
     model: str
     vendor: str
     memory_mib: int
+    rule: SliceRule = ANY
 
 
-def slice_of_device(
-    compute_milli: int | None, memory_mib: int | None, device_memory_mib: int, step_milli: int
-) -> tuple[int, int] | None:
-    """(compute in milli, memory in MiB) that a request takes of one device of that memory; None if it is too small.
-
-    What is not asked follows from what is; a whole device always gives all its memory.
-    """
-    if memory_mib is not None and memory_mib > device_memory_mib:
-        return None
-    if compute_milli is None:
-        assert memory_mib is not None
-        compute_milli = compute_for_memory(memory_mib, device_memory_mib, step_milli) if memory_mib else step_milli
-    if memory_mib is None or compute_milli == MILLI_PER_DEVICE:
-        memory_mib = memory_for_compute(compute_milli, device_memory_mib)
-    return compute_milli, memory_mib
+def class_of(device: DeviceState) -> DeviceClass:
+    return DeviceClass(device.model, device.vendor, device.memory_mib, device.rule)
 
 
 def check_request(request: Request) -> None:
@@ -51,7 +41,7 @@ def check_request(request: Request) -> None:
 
 
 def needs_of(request: Request | TypicalShape, classes: Sequence[DeviceClass], step_milli: int) -> list[tuple[int, int]]:
-    """For each class the slice asked of one of its devices; compute NOT_ALLOWED or TOO_SMALL where there is none."""
+    """For each class the slice granted of one of its devices; compute NOT_ALLOWED or TOO_SMALL where there is none."""
     needs = []
     for kind in classes:
         allowed = (
@@ -63,8 +53,7 @@ def needs_of(request: Request | TypicalShape, classes: Sequence[DeviceClass], st
         if not allowed:
             needs.append((NOT_ALLOWED, 0))
             continue
-        piece = slice_of_device(request.compute_milli, request.memory_mib, kind.memory_mib, step_milli)
-        needs.append(piece or (TOO_SMALL, 0))
+        needs.append(granted(kind.rule, request.compute_milli, request.memory_mib, kind.memory_mib, step_milli))
     return needs
 
 
@@ -99,7 +88,7 @@ def device_columns(ordered: Sequence[NodeState], classes: Sequence[DeviceClass],
             compute, memory = MILLI_PER_DEVICE - device.compute_used, device.memory_mib - device.memory_used
             if compute < 0 or memory < 0:
                 raise ValueError(f"device {device.index} of node {node.name} holds more than it has")
-            kind = number[DeviceClass(device.model, device.vendor, device.memory_mib)]
+            kind = number[class_of(device)]
             rows.append((compute, memory, 0, kind, device.healthy, device.team_id, device.memory_mib, position))
     return np.ascontiguousarray(np.array(rows, dtype=np.int64).reshape(len(rows), columns).T)
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Literal
 
 from scheduling.core.model import Reason
+from scheduling.core.reasons_of_place import also_kept_away, kept_away_sentence, place_sentence
 from scheduling.core.units import MILLI_PER_DEVICE, format_gpus
 
 Unit = Literal["gpu", "cpu"]
@@ -49,7 +51,8 @@ def held_reason(code: str | None, numbers: Numbers) -> Reason:
 
 def message(reason: Reason, unit: Unit = "gpu") -> str:
     """The reason in plain English, with its numbers as people write them; ``unit`` is that of the reason's pool."""
-    return REASONS[reason.code].sentence(reason.numbers, unit) + _freeable(reason.numbers, unit)
+    numbers = reason.numbers
+    return REASONS[reason.code].sentence(numbers, unit) + _freeable(numbers, unit) + _kept(numbers)
 
 
 # ---- quantities in words ---------------------------------------------------------------------------------------------
@@ -64,7 +67,22 @@ def _freeable(n: Numbers, unit: Unit) -> str:
     """Of a job that is entitled to make others give way, where that is not enough."""
     if "freeable_milli" not in n:
         return ""
-    return f"; {_amount(n['needed_milli'], unit)} needed, at most {format_gpus(n['freeable_milli'])} can be freed"
+    spared = n.get("spared_milli")
+    also = f", {format_gpus(spared)} held by jobs that gave way as often as they may be made to" if spared else ""
+    return f"; {_amount(n['needed_milli'], unit)} needed, at most {format_gpus(n['freeable_milli'])} can be freed{also}"
+
+
+def moment(microseconds: int) -> str:
+    """A moment as numbers tell it: ISO 8601, UTC, exact to the microsecond where it must be."""
+    whole = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)
+    return whole.isoformat().replace("+00:00", "Z")
+
+
+def _kept(n: Numbers) -> str:
+    """Of a job that has a reservation whose moment is known."""
+    if n.get("kept_until") is None:
+        return ""
+    return f"; room is kept for it, free at the latest by {n['kept_until'][:16].replace('T', ' ')} UTC"
 
 
 def _are_free(milli: int, unit: Unit) -> str:
@@ -96,6 +114,18 @@ def _over_limit(n: Numbers, unit: Unit) -> str:
     return f"{team} would pass its limit in {pool}: {use}, {needs}"
 
 
+def _over_memory_limit(n: Numbers, unit: Unit) -> str:
+    team, pool, limit, allocated = n["team"], n["pool"], n["limit_mib"], n["allocated_mib"]
+    use = f"{allocated} of {limit} MiB in use"
+    needs = f"this job needs {n['requested_mib']} MiB"
+    if limit == 0:
+        return f"{team} has limit 0 of GPU memory in {pool}: {needs}"
+    if allocated > limit:
+        return f"{team} is over its limit of GPU memory in {pool}: {use}, over by {allocated - limit} MiB; {needs}"
+    verb = "is at" if allocated == limit else "would pass"
+    return f"{team} {verb} its limit of GPU memory in {pool}: {use}, {needs}"
+
+
 def _over_user_limit(n: Numbers, unit: Unit) -> str:
     return (
         f"one member of {n['team']} may hold {_amount(n['limit'], unit)} in {n['pool']}: "
@@ -104,6 +134,11 @@ def _over_user_limit(n: Numbers, unit: Unit) -> str:
 
 
 def _class_cap(n: Numbers, unit: Unit) -> str:
+    if "limit_milli" in n:
+        return (
+            f"jobs of class {n['priority_class']} may hold {_amount(n['limit_milli'], 'gpu')} in {n['team']}: "
+            f"{format_gpus(n['in_use_milli'])} in use, this job needs {format_gpus(n['requested_milli'])}"
+        )
     jobs = _count(n["limit"], "job", "jobs")
     return f"{n['team']} may run {jobs} of class {n['priority_class']} at a time: {n['running']} running"
 
@@ -123,10 +158,12 @@ def _over_share(n: Numbers, unit: Unit) -> str:
 
 
 def _no_fit(n: Numbers, unit: Unit) -> str:
-    return _why_no_room(n, unit) + _out_of_service(n)
+    return _why_no_room(n, unit) + _out_of_service(n) + also_kept_away(n)
 
 
 def _why_no_room(n: Numbers, unit: Unit) -> str:
+    if n["matching_nodes"] == 0 and "taints" in n:
+        return kept_away_sentence(n)
     if n["matching_nodes"] == 0:
         return f"no node of {n['pool']} carries {_labels(n)}"
     if n["possible_nodes"] == 0:
@@ -146,34 +183,34 @@ def _short_of_compute(n: Numbers, unit: Unit) -> str:
     if n["free"] == 0:
         return _full(n)
     in_all = f"{_are_free(n['free'], 'gpu')}, the largest free piece is {format_gpus(n['largest_piece'])}"
-    wanted = n["compute"]
+    wanted = n.get("granted_milli", n["compute"])
     if wanted is None:
         return f"no single GPU has enough compute free beside {n['memory_mib']} MiB: {in_all}"
     if wanted == MILLI_PER_DEVICE:
-        return f"no GPU is entirely free: {in_all}"
-    return f"no single GPU has {format_gpus(wanted)} free: {in_all}"
+        return f"no GPU is entirely free: {in_all}{_rounding(n)}"
+    return f"no single GPU has {format_gpus(wanted)} free: {in_all}{_rounding(n)}"
 
 
 def _short_of_devices(n: Numbers, unit: Unit) -> str:
     devices = n["devices"]
     if n["free"] == 0:
         return _full(n)
-    whole = n["compute"] == MILLI_PER_DEVICE
+    whole = n.get("granted_milli", n["compute"]) == MILLI_PER_DEVICE
     what = f"{devices} entirely free GPUs" if whole else f"{devices} GPUs with {_slice(n)} free on each"
     seen = f"at most {n['most_devices']} in one node"
     entirely = f", {n['free_devices']} entirely free in all" if whole else ""
-    return f"no node has {what}: {seen}{entirely}"
+    return f"no node has {what}: {seen}{entirely}{_rounding(n)}"
 
 
 def _short_of_device_memory(n: Numbers, unit: Unit) -> str:
-    wanted = n["memory_mib"]
+    wanted = n.get("granted_mib", n["memory_mib"])
     if wanted is None:
         what = f"{format_gpus(n['compute'])} of its memory"
     else:
         what = f"{wanted} MiB"
     each = "GPU has" if n["devices"] == 1 else f"node has {n['devices']} GPUs, each with"
     largest = f"the largest free memory of one GPU is {n['largest_free_memory_mib']} MiB"
-    return f"no {each} {what} free: {largest}"
+    return f"no {each} {what} free: {largest}{_rounding(n)}"
 
 
 def _short_of_cpu(n: Numbers, unit: Unit) -> str:
@@ -212,6 +249,8 @@ _SHORT: Mapping[str, Callable[[Numbers, Unit], str]] = {
 
 
 def _gang_incomplete(n: Numbers, unit: Unit) -> str:
+    if "level" in n:
+        return f"{place_sentence(n)}{_out_of_service(n)}"
     free = _are_free(n["free"], "gpu" if n["devices"] else "cpu")
     if n["needed"] == 1:
         return f"one more task has no room: {free}{_out_of_service(n)}"
@@ -219,6 +258,10 @@ def _gang_incomplete(n: Numbers, unit: Unit) -> str:
 
 
 def _no_matching_accelerator(n: Numbers, unit: Unit) -> str:
+    if n.get("whole_only"):
+        return f"no accelerator in {n['pool']} can be cut as asked: {_list(n['whole_only'])} is given whole only"
+    if "taints" in n:
+        return kept_away_sentence(n)
     wishes = []
     if n["models"]:
         wishes.append(f"model {' or '.join(n['models'])}")
@@ -235,7 +278,19 @@ def _labels(n: Numbers) -> str:
     return _list([f"{key}={value}" for key, value in n["node_selector"]])
 
 
+def _rounding(n: Numbers) -> str:
+    """Of slices that the models here make larger than what is asked for."""
+    if "granted_milli" not in n:
+        return ""
+    asked = f"{n['memory_mib']} MiB" if n["compute"] is None else format_gpus(n["compute"])
+    if n["granted_milli"] == MILLI_PER_DEVICE:
+        return f" ({asked} is given as a whole GPU here)"
+    return f" ({asked} is given as {format_gpus(n['granted_milli'])} and {n['granted_mib']} MiB here)"
+
+
 def _slice(n: Numbers) -> str:
+    if "granted_milli" in n:
+        return format_gpus(n["granted_milli"])
     return f"{n['memory_mib']} MiB" if n["compute"] is None else format_gpus(n["compute"])
 
 
@@ -269,11 +324,45 @@ def _reserved_for(n: Numbers, unit: Unit) -> str:
     return f"the room in {n['pool']} is kept for job {n['job']}, which comes first"
 
 
+_HOLDERS: Mapping[object, str] = {
+    "owner": "held by its owner",
+    "operator": "held by an operator",
+    "dependency": "held until the jobs that it comes after have succeeded",
+}
+
+
 def _held(n: Numbers, unit: Unit) -> str:
+    """``after``: the jobs that must succeed first, each an id or {job, name or None, state if it can never succeed}."""
     if n.get("after"):
-        return f"waits for {_count(len(n['after']), 'job', 'jobs')} to succeed: {_list(n['after'])}"
+        waits = f"waits for {_count(len(n['after']), 'job', 'jobs')} to succeed: "
+        return waits + _list([_predecessor(each) for each in n["after"]]) + _never(n["after"])
     by = n.get("by", "held")
-    return "held" if by == "held" else f"held: {by}"
+    return "held" if by == "held" else _HOLDERS.get(by, f"held: {by}")
+
+
+def _predecessor(each: Any) -> str:
+    if not isinstance(each, Mapping):
+        return str(each)
+    return f"{each['name']} ({each['job']})" if each["name"] else str(each["job"])
+
+
+def _never(after: Sequence[Any]) -> str:
+    """Of those that ended without success, in whose place nothing comes by itself."""
+    ended = [each for each in after if isinstance(each, Mapping) and each.get("state")]
+    if not ended:
+        return ""
+    how = {"failed": "failed", "cancelled": "was cancelled"}
+    which = [how[each["state"]] if len(after) == 1 else f"{_predecessor(each)} {how[each['state']]}" for each in ended]
+    told = f", which {which[0]}" if len(after) == 1 else f"; {_list(which)}"
+    return f"{told}: it never starts by itself, release it to start it all the same, or cancel it"
+
+
+def _crash_loop(n: Numbers, unit: Unit) -> str:
+    how = f"exit code {n['exit_code']}" if n["exit_code"] is not None else n["ended"] or "no exit code"
+    times = f"{n['in_a_row']} times in a row soon after its start" if n["in_a_row"] > 1 else "by itself"
+    others = f", as did {_count(n['replicas'] - 1, 'other', 'others')}" if n["replicas"] > 1 else ""
+    moment = str(n["next_try"]).replace("T", " ").replace("+00:00", " UTC")
+    return f"a replica ended {times} ({how}){others}: it is started again at {moment}"
 
 
 def _budget_spent(n: Numbers, unit: Unit) -> str:
@@ -305,16 +394,20 @@ _HEADROOM = frozenset(
 )
 _QUOTA = frozenset({"team", "pool", "allocated", "requested"})
 
+_MEMORY_QUOTA = frozenset({"team", "pool", "limit_mib", "allocated_mib", "requested_mib"})
+
 _KINDS = (
     ReasonKind("over_limit", _QUOTA | {"limit"}, _over_limit),
     ReasonKind("over_user_limit", _QUOTA | {"limit", "user"}, _over_user_limit),
     ReasonKind("over_share", _QUOTA | {"guaranteed"}, _over_share),
-    ReasonKind("class_cap", frozenset({"team", "priority_class", "limit", "running"}), _class_cap),
+    ReasonKind("over_memory_limit", _MEMORY_QUOTA, _over_memory_limit),
+    ReasonKind("class_cap", frozenset({"team", "priority_class"}), _class_cap),
     ReasonKind("no_fit", _ROOM | _REQUEST | _WISHES | _HEADROOM, _no_fit),
     ReasonKind("no_matching_accelerator", _WISHES | {"pool"}, _no_matching_accelerator),
     ReasonKind("gang_incomplete", _ROOM | {"devices", "needed", "fitting"}, _gang_incomplete),
     ReasonKind("reserved_for", frozenset({"pool", "job"}), _reserved_for),
     ReasonKind("held", frozenset(), _held),
+    ReasonKind("crash_loop", frozenset({"replicas", "in_a_row", "exit_code", "ended", "next_try"}), _crash_loop),
     ReasonKind("budget_spent", frozenset({"team", "budget", "spent"}), _budget_spent),
     ReasonKind("pool_unavailable", frozenset({"pool"}), _pool_unavailable),
     ReasonKind("waiting_for_preemption", frozenset({"jobs"}), _waiting_for_preemption),

@@ -6,18 +6,19 @@ what has a lower priority, which then counts as given back. Everything is tried 
 ``future``): nobody gives way unless the job provably starts once they are gone, and nobody who is not needed for it.
 
 No eviction is undone by another one. The team that reclaims stays within what it deserves, so it is no victim itself;
-and demand, which shares follow from, is the same before and after.
+and demand, which shares follow from, is the same before and after. Where shares move with time besides, because the
+pool remembers the past, ``past_claims`` tells how that holds too.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from scheduling.core.cycle import Candidate, Cycle, PoolCycle
 from scheduling.core.eviction_search import Search
 from scheduling.core.future import Claim, Future
-from scheduling.core.model import Eviction, RunningJob
+from scheduling.core.model import Eviction, EvictionRefusal, RunningJob
 from scheduling.core.order import Walk
 from scheduling.core.queues import Queue, cluster_wide_in_order, oldest_waiting, pools_in_order, queues_of
 
@@ -63,6 +64,12 @@ class RoomToMake:
     def _hold(self, claim: Claim, at: PoolCycle, future: Future) -> None:
         future.claims.append(claim)
         claim.candidate.claims = at
+        self._cycle.caps.take(claim.candidate.job, at.pool, claim.charge, starts=True)
+
+    def stop(self, job_ids: Collection[int]) -> None:
+        """All that these jobs hold is being stopped from now on."""
+        for future in self._futures.values():
+            future.stop(job_ids)
 
     def make(self) -> tuple[Eviction, ...]:
         """Who gives way to whom, in the order in which it was found out; the present is as it was before."""
@@ -87,6 +94,12 @@ class RoomToMake:
             at, jobs = self._cycle.waits_for.get(eviction.for_job, (self._cycle.pools[eviction.pool_id], []))
             self._cycle.waits_for[eviction.for_job] = (at, sorted({*jobs, eviction.job_id}))
         return tuple(evictions)
+
+    def refusals(self, evictions: Iterable[Eviction]) -> tuple[EvictionRefusal, ...]:
+        """For whom nobody gives way, and why. Who starts, or waits for others to be gone, is not among them."""
+        helped = {each.for_job for each in evictions} | self._cycle.waits_for.keys()
+        started = {candidate.job.id for candidate in self._cycle.started}
+        return tuple(each for each in self._cycle.refusals.values() if each.job_id not in helped | started)
 
     def close(self) -> None:
         for future in self._futures.values():

@@ -5,36 +5,52 @@ Room only shrinks while a cycle goes on, so what did not fit once is remembered 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from scheduling.core.fleet import Fleet
+from scheduling.core.fleet import Fleet, PlacementRefused
+from scheduling.core.gang_rules import GangRule, narrows_nothing, placers
 from scheduling.core.model import Group, Placement, Request, TaskStart
 
+Place = Callable[[Request], Placement | None]
 COUNTED_GANG = 16  # from so many tasks on, counting what fits is cheaper than placing them and giving them back
 
 
 class Want(NamedTuple):
-    """Tasks of one group that must be placed together."""
+    """Tasks of one group that must be placed together. ``rule`` is that of their job, for all its wants alike."""
 
     group: int  # position in PendingJob.groups
     request: Request
     tasks: int
+    rule: GangRule | None = None
 
 
 class Ask:
-    """What the groups of a job still ask for. Equal groups share one Ask, so it can be looked up by identity."""
+    """What the groups of a job still ask for. Jobs that ask alike share one Ask, so it can be looked up by identity.
 
-    __slots__ = ("extra", "groups", "least", "tasks")
+    ``one_by_one``: nothing of it must start together, because the job runs already and can do with any part of it.
+    """
 
-    def __init__(self, groups: tuple[Group, ...]):
+    __slots__ = ("extra", "groups", "least", "rule", "tasks")
+
+    def __init__(self, groups: tuple[Group, ...], rule: GangRule | None = None, *, one_by_one: bool = False):
         self.groups = groups
-        needed = [max(0, group.min_count - group.placed) for group in groups]
-        wants = [Want(i, group.request, n) for i, (group, n) in enumerate(zip(groups, needed, strict=True)) if n]
-        self.least = tuple(sorted(wants, key=_hardest_first))  # all or nothing
+        needed = [0 if one_by_one else max(0, group.min_count - group.placed) for group in groups]
         self.tasks = sum(needed)
         self.extra = [max(0, group.count - group.placed - n) for group, n in zip(groups, needed, strict=True)]
+        self.rule = rule if rule is None or not any(self.extra) else replace(rule, whole=self._whole(needed))
+        wants = [
+            Want(i, group.request, n, self.rule) for i, (group, n) in enumerate(zip(groups, needed, strict=True)) if n
+        ]
+        self.least = tuple(sorted(wants, key=_hardest_first))  # all or nothing
+
+    def _whole(self, needed: Sequence[int]) -> tuple[tuple[Request, int], ...]:
+        """All tasks that are still wanted, by request."""
+        whole: dict[Request, int] = {}
+        for group, least, more in zip(self.groups, needed, self.extra, strict=True):
+            whole[group.request] = whole.get(group.request, 0) + least + more
+        return tuple(whole.items())
 
 
 def _hardest_first(want: Want) -> tuple[int, int, int, int, int, int]:
@@ -64,12 +80,17 @@ class Room:
     def take(self, wants: tuple[Want, ...]) -> list[TaskStart] | None:
         """Places and takes all ``wants``, or takes nothing and returns None.
 
-        Tasks of one shape are placed one after the other where each lands best. (A required or preferred topology
-        level narrows the nodes here, once nodes carry their levels.)
+        Tasks of one shape are placed one after the other where each lands best, among the nodes that their rule
+        leaves.
         """
         if self.known_full(wants):
             return None
         first = wants[0]
+        if first.rule is not None and not narrows_nothing(first.rule, wants):
+            tasks = self._take_by_rule(wants, first.rule)
+            if tasks is None:
+                self._too_mixed[wants] = sum(want.tasks for want in wants) - 1
+            return tasks
         if first.tasks >= COUNTED_GANG and self.fleet.count_fitting(first.request, first.tasks) < first.tasks:
             self._remember(wants[:1])
             return None
@@ -80,11 +101,28 @@ class Room:
             return None
         return tasks
 
+    def take_as(self, tasks: Sequence[TaskStart], ask: Ask) -> bool:
+        """Takes these very places, all that ``ask`` needs to start, or nothing where one of them is not to be had."""
+        taken = len(self._taken)
+        for task in tasks:
+            request = ask.groups[task.group].request
+            try:
+                if self.fleet.in_service(task.placement):
+                    self.fleet.take(task.placement, request.team_id)
+                    self._taken.append(task.placement)
+                    continue
+            except PlacementRefused:
+                pass
+            while len(self._taken) > taken:
+                self.fleet.give_back(self._taken.pop())
+            return False
+        return True
+
     def known_full(self, wants: tuple[Want, ...]) -> bool:
         """Whether it is known without trying that ``wants`` do not fit."""
         if any(want.tasks >= self._fewest_too_many(want) for want in wants):
             return True
-        return len(wants) > 1 and wants in self._too_mixed
+        return (len(wants) > 1 or wants[0].rule is not None) and wants in self._too_mixed
 
     def _fewest_too_many(self, want: Want) -> int:
         """The fewest tasks of the shape of which it is known that they do not fit at once; else more than wanted.
@@ -132,12 +170,28 @@ class Room:
             self.fleet.give_back(self._taken[-1])
             self._taken.pop()
 
-    def _take_as_many(self, wants: tuple[Want, ...]) -> list[TaskStart]:
+    def _take_by_rule(self, wants: tuple[Want, ...], rule: GangRule) -> list[TaskStart] | None:
+        needed = sum(want.tasks for want in wants)
+        for place in placers(self.fleet, wants, rule):
+            tasks = self._take_as_many(wants, place)
+            if len(tasks) == needed:
+                return tasks
+            self.undo(tasks)
+        return None
+
+    def count_placed(self, wants: tuple[Want, ...], place: Place) -> int:
+        """How many tasks of ``wants`` find room where ``place`` puts them. Takes nothing."""
+        tasks = self._take_as_many(wants, place)
+        self.undo(tasks)
+        return len(tasks)
+
+    def _take_as_many(self, wants: tuple[Want, ...], place: Place | None = None) -> list[TaskStart]:
         """Takes task after task and stops at the first shape that has no room left."""
+        place = place or self.fleet.place
         tasks: list[TaskStart] = []
         for want in wants:
             for _ in range(want.tasks):
-                placement = self.fleet.place(want.request)
+                placement = place(want.request)
                 if placement is None:
                     return tasks
                 self.fleet.take(placement, want.request.team_id)

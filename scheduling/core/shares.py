@@ -7,7 +7,8 @@ From the root down, what a parent is entitled to goes to its children in three r
 3. **the rest**: up to the demand, by the weights.
 
 A round that cannot give everyone its fill leaves nothing to the next one. Weighted max-min: everyone rises in
-proportion to its weight until it meets its cap (Bertsekas and Gallager, Data Networks, 6.5.2).
+proportion to its weight until it meets its cap (Bertsekas and Gallager, Data Networks, 6.5.2). In a pool that
+remembers the past the weights of the third round are those that ``memory`` makes of it; the first two know no past.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from scheduling.core.memory import remembered
 from scheduling.core.model import Quota, Share, Team
 from scheduling.core.tree import ROOT, Tree
 
@@ -27,6 +29,7 @@ class Standing:
 
     ``guaranteed`` and ``reserved`` of a parent are at least the sums of its children's: what a child always gets, its
     parent must always get too. ``entitled`` is what is kept for a subtree; ``deserved`` the part of it that has demand.
+    ``used`` is what it used in the past, faded; 0 everywhere where that is not remembered.
     """
 
     tree: Tree
@@ -39,6 +42,7 @@ class Standing:
     demand: list[int]
     entitled: list[int]
     deserved: list[int]
+    used: list[int]
 
     def share(self, position: int) -> Share:
         return Share(
@@ -61,10 +65,12 @@ def standing(
     capacity: int,
     running: Mapping[int, int],
     pending: Mapping[int, int],
+    past_use: Mapping[int, int] | None = None,
 ) -> Standing:
     """What everyone holds, wants and deserves of ``capacity``.
 
-    ``running`` and ``pending`` are what the jobs of each team itself, without its subtree, hold and wait for.
+    ``running`` and ``pending`` are what the jobs of each team itself, without its subtree, hold and wait for;
+    ``past_use`` what they used in the past, faded. The past of a team that is not in the tree any more counts nowhere.
     """
     rows = [NO_QUOTA if own else quotas.get(team.id, NO_QUOTA) for team, own in zip(tree.teams, tree.own, strict=True)]
     allocated = _with_subtrees(tree, _at_leaves(tree, running))
@@ -80,6 +86,7 @@ def standing(
         demand=[],
         entitled=[0] * len(tree),
         deserved=[],
+        used=_with_subtrees(tree, _at_leaves(tree, _of_teams_in(tree, past_use or {}))),
     )
     wanted = [0] * len(tree)
     for leaf in tree.leaf_of.values():
@@ -99,9 +106,10 @@ def deserved_shares(
     capacity: int,
     running: Mapping[int, int],
     pending: Mapping[int, int],
+    past_use: Mapping[int, int] | None = None,
 ) -> dict[int, Share]:
     """Team id → its share of a pool of ``capacity``. For callers that have no tree at hand; see ``standing``."""
-    return standing(Tree(teams), quotas, capacity, running, pending).by_team()
+    return standing(Tree(teams), quotas, capacity, running, pending, past_use).by_team()
 
 
 def water_fill(amount: int, caps: Sequence[int], weights: Sequence[int], ages: Sequence[int]) -> list[int]:
@@ -165,9 +173,23 @@ def _hand_down(result: Standing, claims: list[int], parent: int, amount: int) ->
         left -= sum(reserves)
     if left > 0:
         unmet = [max(0, c - b - r) for c, b, r in zip(claim, base_caps, reserves, strict=True)]
-        rises = water_fill(left, unmet, [result.weight[i] for i in children], ages)
+        rises = water_fill(left, unmet, _weights(result, children, unmet), ages)
     for i, base, reserve, rise in zip(children, bases, reserves, rises, strict=True):
         result.entitled[i] = base + reserve + rise
+
+
+def _weights(result: Standing, children: Sequence[int], unmet: Sequence[int]) -> list[int]:
+    """By what weights these siblings rise, each with what it used so far in mind.
+
+    A parent's own jobs are a sibling of its children's only where it has any or had: it is none by what it is.
+    """
+    weights, used = [result.weight[i] for i in children], [result.used[i] for i in children]
+    if not any(used):
+        return weights
+    for at, i in enumerate(children):
+        if result.tree.own[i] and not result.used[i] and not result.demand[i]:
+            weights[at] = 0
+    return remembered(weights, used, [gap > 0 for gap in unmet])
 
 
 def _demands(tree: Tree, wanted: list[int], limits: list[int | None]) -> list[int]:
@@ -184,6 +206,10 @@ def _claims(tree: Tree, wanted: list[int], limits: list[int | None], reserved: l
         if tree.parents[i] != ROOT:
             claims[tree.parents[i]] += claims[i]
     return claims
+
+
+def _of_teams_in(tree: Tree, amounts: Mapping[int, int]) -> dict[int, int]:
+    return {team_id: amount for team_id, amount in amounts.items() if team_id in tree.leaf_of}
 
 
 def _at_leaves(tree: Tree, amounts: Mapping[int, int]) -> list[int]:

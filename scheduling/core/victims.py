@@ -5,6 +5,7 @@ A *unit* is what gives way together: one task that an elastic job can do without
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -39,11 +40,15 @@ class Victims:
         self._at = at
         self._gone: set[int] = set()  # ids of allocations that give way already
         self._by_node: dict[tuple[int, bool], dict[int, list[Unit]]] = {}
+        self._held_on: dict[int, tuple[int, int]] | None = None
         self._between: dict[tuple[int, int], tuple[int, tuple[int, ...]]] = {}
         self.shrinking: dict[int, list[Unit]] = {}
         self.stopping: dict[int, list[Unit]] = {}
+        self.spared: dict[int, list[tuple[int, int]]] = defaultdict(list)  # leaf → (priority, charge) of spared jobs
         for job in running:
-            if job.preemptible and job.protected_until <= now:
+            if job.preemptible and job.spared:
+                self._note_spared(job)
+            elif job.preemptible and job.protected_until <= now:
                 self._enter(job)
         for units in (*self.shrinking.values(), *self.stopping.values()):
             units.sort(key=lambda unit: unit.order)
@@ -52,6 +57,11 @@ class Victims:
             leaf: min(unit.charge for units in (self.shrinking, self.stopping) for unit in units.get(leaf, ()))
             for leaf in self.leaves
         }
+
+    def _note_spared(self, job: RunningJob) -> None:
+        charge = self._at.charge_of_tasks(TaskStart(t.group, t.placement) for t in job.tasks if not t.releasing)
+        if charge:
+            self.spared[self._at.tree.leaf(job.team_id)].append((job.priority, charge))
 
     def _enter(self, job: RunningJob) -> None:
         live = [task for task in job.tasks if not task.releasing]
@@ -102,6 +112,26 @@ class Victims:
             self._index()
         there = self._by_node.get((node, whole), {})
         return {leaf: [unit for unit in units if not self._is_gone(unit)] for leaf, units in there.items()}
+
+    def on_nodes(self, nodes: Collection[int], *, whole: bool) -> dict[int, list[Unit]]:
+        """As ``on_node``, for several together; no unit twice."""
+        found: dict[int, dict[int, Unit]] = {}
+        for node in sorted(nodes):
+            for leaf, units in self.on_node(node, whole=whole).items():
+                found.setdefault(leaf, {}).update((id(unit), unit) for unit in units)
+        return {leaf: sorted(units.values(), key=lambda unit: unit.order) for leaf, units in found.items()}
+
+    def at_most_on(self, nodes: Collection[int]) -> tuple[int, int]:
+        """No more than this could be freed on these nodes by all victims together: milli of devices, milli-cores."""
+        if self._held_on is None:
+            self._held_on = {}
+            for units in (*self.shrinking.values(), *self.stopping.values()):
+                for task in (task for unit in units for task in unit.tasks):
+                    milli, cpu = self._held_on.get(task.placement.node, (0, 0))
+                    at = task.placement
+                    self._held_on[at.node] = (milli + at.milli, cpu + at.cpu_milli)
+        there = [self._held_on.get(node, (0, 0)) for node in nodes]
+        return sum(milli for milli, _ in there), sum(cpu for _, cpu in there)
 
     def _index(self) -> None:
         for whole, by_leaf in ((False, self.shrinking), (True, self.stopping)):

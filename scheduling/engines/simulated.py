@@ -17,12 +17,16 @@ FULL = 1000
 
 
 class SimulatedEngine:
-    """Plays launches, ends, stops, failures and utilization. ``speed``: simulated seconds per second of the clock."""
+    """Plays launches, ends, stops, failures and utilization. ``speed``: simulated seconds per second of the clock.
 
-    def __init__(self, speed: float = 1.0):
+    ``swings``: whether jobs of which ``play`` was not told use something all the same; else what they use is unknown.
+    """
+
+    def __init__(self, speed: float = 1.0, *, swings: bool = True):
         if speed <= 0:
             raise ValueError("speed must be more than 0")
         self.speed = speed
+        self.swings = swings
         self._running: dict[int, Order] = {}
         self._ends: list[tuple[datetime, int, str]] = []
         self._reports: list[Report] = []
@@ -103,6 +107,9 @@ class SimulatedEngine:
         devices: dict[tuple[str, int], list[int]] = {}
         # A copy at once: the sampler asks from a thread of its own while launches and ends go on.
         for order in list(self._running.values()):
+            if not self.swings and order.job_id not in self._use:
+                tasks.append(TaskUse(order.allocation_id, None, None))
+                continue
             compute, memory = self._use.get(order.job_id) or self._played(order, now)
             busy = used = 0
             for each in order.slices:

@@ -18,11 +18,17 @@ from inventory.models import Device, Node, Pool
 from scheduling import ports
 from scheduling.core import model as core
 from scheduling.core import reasons as core_reasons
+from scheduling.core.codec import Recorded
 from scheduling.models import Allocation, AllocationDevice, Decision, Job, Task
 from scheduling.services import lease as leases
 from scheduling.services.deciding import Standing, collector_resting, decide
+from scheduling.services.estimates import Estimates
 from scheduling.services.evict import evict, made_room_at
+from scheduling.services.mend import send_back
+from scheduling.services.past_use import store
 from scheduling.services.picture import Picture
+from scheduling.services.recording import Recorder
+from scheduling.services.refusals import RefusalsTold, record_refusals
 from scheduling.states import JOB_ACTIVE
 
 log = logging.getLogger(__name__)
@@ -32,7 +38,8 @@ MOST_FIGURES = 500  # rows whose reasons differ in figures only, refreshed by on
 
 @dataclass(frozen=True, slots=True)
 class CycleResult:
-    """What a cycle did. ``started`` and ``evicted`` count jobs, ``considered`` the waiting ones it looked at.
+    """What a cycle did. ``started``, ``evicted`` and ``sent_back`` (gangs that lost a member which cannot be replaced)
+    count jobs, ``considered`` the waiting ones it looked at.
     ``renewed``: whether it committed anything, which also renews the lease."""
 
     started: int = 0
@@ -43,26 +50,33 @@ class CycleResult:
     plan: core.Plan | None = None
     renewed: bool = False
     evicted: int = 0
+    sent_back: int = 0
 
 
 @dataclass
 class Scheduler:
     """A scheduler process: holds a lease and a picture, and runs cycles. ``reason_interval``: how often the figures
     in a waiting job's reasons are refreshed in the database where only the figures changed. ``looks_ahead``: whether
-    pools may be placed by look-ahead already, whose first use would hold up a cycle while it is compiled."""
+    pools may be placed by look-ahead already, whose first use would hold up a cycle while it is compiled.
+    ``estimate_interval``: how often starts are estimated anew while things change."""
 
     holder: str
     policy: core.Policy = field(default_factory=core.Policy)
     reason_interval: timedelta = timedelta(0)
     lease: leases.Lease | None = None
     looks_ahead: Callable[[], bool] = lambda: True
+    recorder: Recorder = field(default_factory=Recorder)
     picture: Picture = field(init=False)
     last_plan: core.Plan | None = None
+    estimate_interval: timedelta = timedelta(0)
+    estimates: Estimates = field(init=False)
     _standing: Standing = field(default_factory=Standing)
     _told: dict[int, tuple[datetime, tuple[core.Reason, ...]]] = field(default_factory=dict)
+    _refused: RefusalsTold = field(default_factory=RefusalsTold)
 
     def __post_init__(self) -> None:
         self.picture = Picture(self.looks_ahead)
+        self.estimates = Estimates(self.estimate_interval)
 
     def lead(self, now: datetime) -> bool:
         """Whether this scheduler leads at ``now``; on becoming the leader its picture is read anew."""
@@ -71,7 +85,10 @@ class Scheduler:
             if self.lease is not None:
                 # Read by the first cycle, which then decides: what waits may have been able to start all along.
                 self.picture = Picture(self.looks_ahead)
+                self.estimates = Estimates(self.estimate_interval)
                 self._told.clear()
+                self._refused.forget()
+                self.recorder.forget()
         return self.lease is not None
 
     def keep(self, now: datetime) -> None:
@@ -101,7 +118,15 @@ class Scheduler:
             raise
         except Exception:
             self.picture.outdate()
+            self.recorder.forget()
             raise
+
+    def estimate(self, now: datetime) -> int:
+        """Waiting jobs carry estimates of their start, as the last cycle left things; returns how many changed."""
+        assert self.lease is not None
+        if self.picture.seq < 0:
+            return 0  # it is to be read anew first
+        return self.estimates.refresh(self.picture, self.policy, now)
 
     @collector_resting()
     def _cycle(self, now: datetime, force: bool) -> CycleResult:
@@ -111,6 +136,7 @@ class Scheduler:
             return CycleResult()
         self.picture.relearn()
         snapshot = self.picture.snapshot(now)
+        self.estimates.outdate()
         deciding = time.perf_counter()
         plan = self._standing.plan_for(snapshot, self.policy)
         if plan is None:
@@ -118,46 +144,65 @@ class Scheduler:
             self._standing.keep(snapshot, self.policy, plan)
         deciding = time.perf_counter() - deciding
         try:
-            committed = self._commit(plan, now, begun)
+            committed = self._commit(plan, now, begun, snapshot)
         except IntegrityError as error:
             log.warning("the database refused a plan; the picture is read anew: %s", error)
             self.picture.outdate()
+            self.recorder.forget()
             refused = len(plan.starts) + len(plan.evictions)
             return CycleResult(conflicts=refused, considered=len(snapshot.pending))
-        started, evicted, conflicts = committed or (0, 0, 0)
+        started, evicted, conflicts, back = committed or (0, 0, 0, 0)
         self.last_plan = plan
+        store(self.picture.memories.values(), now)
         if conflicts:
             self.picture.outdate()
         seconds = time.perf_counter() - begun
         renewed = committed is not None
-        return CycleResult(started, len(snapshot.pending), conflicts, seconds, deciding, plan, renewed, evicted)
+        return CycleResult(started, len(snapshot.pending), conflicts, seconds, deciding, plan, renewed, evicted, back)
 
-    def _commit(self, plan: core.Plan, now: datetime, begun: float) -> tuple[int, int, int] | None:
-        """How many starts and evictions were kept, and how many left out; None where there was nothing to commit."""
+    def _commit(
+        self, plan: core.Plan, now: datetime, begun: float, snapshot: core.Snapshot | None = None
+    ) -> tuple[int, int, int, int] | None:
+        """How many starts and evictions were kept, how many left out, and how many broken gangs were sent back; None
+        where there was nothing to commit. ``snapshot``: what the plan was made over, for the record."""
         assert self.lease is not None
         reasons = self._reasons_to_tell(plan, now)
-        if not plan.starts and not plan.evictions and not reasons:
+        refusals = self._refused.due(plan.refusals, self.picture.pending, now)
+        decided = bool(plan.starts or plan.evictions or plan.broken or refusals)
+        if not decided and not reasons:
             return None
+        record = None
+        if snapshot is not None and decided:
+            record = self.recorder.body(Recorded(0, snapshot, self.policy, plan), now)
         with unit_of_work() as journal:
             cycle = leases.renew(self.lease, now, cycle_ms=int((time.perf_counter() - begun) * 1000))
-            _lock_jobs({*(start.job_id for start in plan.starts), *reasons, *_jobs_of(plan.evictions)})
+            _lock_jobs({*(start.job_id for start in plan.starts), *reasons, *_jobs_of(plan.evictions), *plan.broken})
             good = _still_good(plan.starts, self.picture)
             bound = _bind(good, self.picture, cycle, now, journal)
+            back = send_back(plan.broken, cycle, now, journal)
             changed = {job_id for job_id, found in reasons.items() if self._codes_differ(job_id, found)}
             gone = evict(plan.evictions, self.picture.job_teams(plan.evictions), cycle, now, journal)
+            record_refusals(
+                refusals, {each.job_id: self.picture.pending[each.job_id].team_id for each in refusals}, cycle, now
+            )
             _tell(reasons, changed, self.picture, now, journal)
+            if record is not None:
+                self.recorder.keep(record, cycle, now)
+        self._refused.told(refusals, now)
         self.picture.evicted(gone, made_room_at(gone, now))
+        self.picture.room_is_kept(plan.reservations)
         for start, ids in zip(good, bound, strict=True):
             self.picture.bound(start, ids, now)
             self._told.pop(start.job_id, None)
+            self._refused.forget([start.job_id])
         for job_id, found in reasons.items():
             self._told[job_id] = (now, found)
         left_out = len(plan.starts) - len(good) + len(plan.evictions) - len(gone)
-        return len(good), len(gone), left_out
+        return len(good), len(gone), left_out, back
 
     def _codes_differ(self, job_id: int, found: tuple[core.Reason, ...]) -> bool:
         told = self._told.get(job_id)
-        return told is None or [reason.code for reason in told[1]] != [reason.code for reason in found]
+        return told is None or _what(told[1]) != _what(found)
 
     def _reasons_to_tell(self, plan: core.Plan, now: datetime) -> dict[int, tuple[core.Reason, ...]]:
         """Reasons that differ from those last told; where only figures differ, not more often than the interval."""
@@ -165,14 +210,14 @@ class Scheduler:
         figures: list[tuple[datetime, int]] = []
         for job_id, found in plan.reasons.items():
             job = self.picture.pending.get(job_id)
-            if job is None or job.growing:
-                continue  # it runs: why it gets no more is not its state
+            if job is None or not _is_told(job):
+                continue
             told = self._told.get(job_id)
             if told is not None:
                 when, before = told
                 if before == found:
                     continue
-                if [reason.code for reason in before] == [reason.code for reason in found]:
+                if _what(before) == _what(found):
                     if now - when >= self.reason_interval:
                         figures.append((when, job_id))
                     continue
@@ -186,7 +231,17 @@ class Scheduler:
 
     def _waits(self, job_id: int, plan: core.Plan) -> bool:
         job = self.picture.pending.get(job_id)
-        return job is not None and not job.growing and job_id in plan.reasons
+        return job is not None and _is_told(job) and job_id in plan.reasons
+
+
+def _is_told(job: core.PendingJob) -> bool:
+    """Whether its reasons are told. Why a job that runs gets no more is not its state; what a service lacks is."""
+    return not job.growing or job.service
+
+
+def _what(reasons: Sequence[core.Reason]) -> list[tuple[str, object]]:
+    """What reasons say beyond figures: their codes, and since when room is kept, which is told nowhere else."""
+    return [(reason.code, reason.numbers.get("kept_since")) for reason in reasons]
 
 
 def _jobs_of(evictions: Sequence[core.Eviction]) -> set[int]:
@@ -240,7 +295,7 @@ def _bind(
     if not starts:
         return []
     take_devices([task.placement for start in starts for task in start.tasks], 1)
-    tasks = _tasks_for(starts)
+    tasks = _tasks_for(starts, picture)
     allocations: list[Allocation] = []
     for start, own in zip(starts, tasks, strict=True):
         job = picture.pending[start.job_id]
@@ -287,8 +342,11 @@ def _bind(
 def _start_jobs(starts: Sequence[core.Start], picture: Picture) -> None:
     by_pool: dict[int, list[int]] = defaultdict(list)
     for start in starts:
-        if not picture.pending[start.job_id].growing:
+        job = picture.pending[start.job_id]
+        if not job.growing:
             by_pool[start.pool_id].append(start.job_id)
+        elif job.service and start.job_id not in picture.resting:
+            update_rows(Job, [start.job_id], reasons=[])  # of what was missing, which it then told
     for pool_id, job_ids in sorted(by_pool.items()):
         update_rows(
             Job,
@@ -302,12 +360,15 @@ def _start_jobs(starts: Sequence[core.Start], picture: Picture) -> None:
         )
 
 
-def _tasks_for(starts: Sequence[core.Start]) -> list[list[int]]:
-    """For each start the ids of the waiting tasks that it places, group by group, lowest index first."""
+def _tasks_for(starts: Sequence[core.Start], picture: Picture) -> list[list[int]]:
+    """For each start the ids of the waiting tasks that it places, group by group, lowest index first; no replica that
+    is to wait before its next start."""
+    resting = {task for start in starts if (rest := picture.resting.get(start.job_id)) for task in rest.tasks}
     waiting: dict[tuple[int, int], list[int]] = defaultdict(list)
     rows = Task.objects.filter(job_id__among=[start.job_id for start in starts], state=Task.State.PENDING)
     for task_id, job_id, position in rows.order_by("-job_id", "-index").values_list("id", "job_id", "group__position"):
-        waiting[(job_id, position)].append(task_id)
+        if task_id not in resting:
+            waiting[(job_id, position)].append(task_id)
     return [[waiting[(start.job_id, task.group)].pop() for task in start.tasks] for start in starts]
 
 
@@ -389,14 +450,16 @@ def _tell(
     rows = []
     for job_id, found in reasons.items():
         job = picture.pending.get(job_id)
-        if job is None or job.growing:
+        if job is None or not _is_told(job):
             continue
         unit = _unit(picture, job.pool_ids[0])
         rows.append((job, [reason_json(reason, unit) for reason in found]))
-    by_id = {job.id: [told] for job, told in rows}
-    set_rows(Job, ["reasons"], by_id, only={"state": Job.State.PENDING}, counts_up=False)
+    for growing, states in ((False, [Job.State.PENDING]), (True, sorted(JOB_ACTIVE))):
+        of_these = {job.id: [told] for job, told in rows if job.growing == growing}
+        for state in states:
+            set_rows(Job, ["reasons"], of_these, only={"state": state}, counts_up=False)
     for job, told in rows:
-        if job.id not in changed:
+        if job.id not in changed or job.growing:
             continue
         journal.record(
             "job.reasons",

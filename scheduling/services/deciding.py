@@ -1,7 +1,7 @@
 """How the services ask the core for a plan: undisturbed, and not again where nothing has changed.
 
 A plan that starts nobody and tells nobody to give way changes nothing; as long as what it was made from is the same,
-and nothing in that tells the time, it is what would be decided again.
+and no moment has come that it looked ahead to, it is what would be decided again.
 """
 
 from __future__ import annotations
@@ -42,22 +42,30 @@ class Standing:
 
     _plan: core.Plan | None = None
     _seen: tuple[Any, ...] = field(default=())
+    _until: int | None = None  # the first moment that could lead to another plan by itself; microseconds
 
     def keep(self, snapshot: core.Snapshot, policy: core.Policy, plan: core.Plan) -> None:
-        stands = not plan.starts and not plan.evictions and not _tells_the_time(snapshot)
+        acts = plan.starts or plan.evictions or plan.broken
+        stands = not acts and not any(pool.past_use for pool in snapshot.pools)
         self._plan, self._seen = (plan, _seen(snapshot, policy)) if stands else (None, ())
+        self._until = min((each for each in _moments(snapshot) if each > snapshot.now), default=None)
 
     def plan_for(self, snapshot: core.Snapshot, policy: core.Policy) -> core.Plan | None:
-        if self._plan is None or self._seen != _seen(snapshot, policy):
+        if self._plan is None or (self._until is not None and snapshot.now >= self._until):
+            return None
+        if self._seen != _seen(snapshot, policy):
             return None
         return self._plan
 
 
-def _tells_the_time(snapshot: core.Snapshot) -> bool:
-    """Whether another moment alone could lead to another plan."""
-    return any(pool.past_use for pool in snapshot.pools) or any(
-        job.ends_at is not None or job.protected_until > snapshot.now for job in snapshot.running
-    )
+def _moments(snapshot: core.Snapshot) -> Iterator[int]:
+    """When something ends or loses its protection. Whoever had to stay out of room that is kept until such a moment
+    has to stay out of it all the more as the moment comes nearer."""
+    for job in snapshot.running:
+        yield job.protected_until
+        if job.ends_at is not None:
+            yield job.ends_at
+        yield from (task.ends_at for task in job.tasks if task.ends_at is not None)
 
 
 def _seen(snapshot: core.Snapshot, policy: core.Policy) -> tuple[Any, ...]:

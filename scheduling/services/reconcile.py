@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from django.db.models import F, Q
 
-from events.services import last_seq, unit_of_work
+from events.services import Journal, last_seq, unit_of_work
 from inventory.models import EngineConnection, Node
 from inventory.services import set_node_state
 from scheduling.engines.base import Engine, EngineError, Order, Report, Slice
@@ -43,6 +43,7 @@ ORDER_COLUMNS = {
     "simulated_duration_ms": "job__simulated_duration_ms",
     "simulated_exit_code": "job__simulated_exit_code",
 }
+OTHER_COLUMNS = ("job__command", "task__group__command", "job__kind", "job__started_at")
 SLICE_COLUMNS = ("device__index", "device__uuid", "device__model__name", "compute_milli", "memory_mib")
 LAUNCH_PATIENCE = timedelta(minutes=5)
 
@@ -162,6 +163,8 @@ class Reconciler:
         with unit_of_work() as journal:
             ids = set(Allocation.objects.filter(pk__in=allocation_ids).values_list("job_id", flat=True))
             jobs = Job.objects.select_for_update(no_key=True).filter(pk__in=ids, ending="", state__in=JOB_ACTIVE)
+            replicas = self._drain_replicas(allocation_ids, now, journal)
+            jobs = jobs.exclude(kind=Job.Kind.SERVICE)
             found = list(jobs.order_by("pk").values_list("pk", "team_id", "pool_id", "state"))
             Job.objects.filter(pk__in=[each[0] for each in found]).update(
                 ending=Job.Ending.REQUEUE, ending_reason="drained", version=F("version") + 1
@@ -169,7 +172,23 @@ class Reconciler:
             for job_id, team_id, pool_id, state in found:
                 common = {"team_id": team_id, "pool_id": pool_id, "job_id": job_id}
                 journal.record("job.stopping", now, **common, state=state, ending=Job.Ending.REQUEUE, reason="drained")
-        return len(found)
+        return len(found) + replicas
+
+    def _drain_replicas(self, allocation_ids: Sequence[int], now: datetime, journal: Journal) -> int:
+        """Of services only the replicas on these allocations are stopped: they are placed elsewhere, and the others
+        stay where they are. Returns how many."""
+        live = Allocation.objects.filter(
+            pk__in=allocation_ids, job__kind=Job.Kind.SERVICE, job__ending="", released_at__isnull=True
+        )
+        rows = list(live.order_by("pk").values_list("pk", "job_id", "team_id", "pool_id", "job__state"))
+        Allocation.objects.filter(pk__in=[row[0] for row in rows]).update(
+            state=Allocation.State.RELEASING, stop_requested_at=now
+        )
+        for job_id, team_id, pool_id, state in sorted({row[1:] for row in rows}):
+            # The next pass sends the stops: this kind of event wakes it, here and in the scheduler's picture.
+            common = {"team_id": team_id, "pool_id": pool_id, "job_id": job_id}
+            journal.record("job.stopping", now, **common, state=state, reason="drained")
+        return len(rows)
 
     def _mark_stops(self, allocation_ids: Sequence[int], now: datetime) -> int:
         """The allocations are releasing, on record before any stop is sent, with an event a job."""
@@ -224,12 +243,21 @@ def orders(ids: Sequence[int]) -> list[Order]:
     found = []
     for chunk in _chunks(ids):
         rows = Allocation.objects.filter(pk__among=chunk).order_by("id")
-        for row in rows.values_list("pk", *ORDER_COLUMNS.values(), "job__command", "task__group__command"):
-            allocation_id, *columns, of_job, own = row
+        for row in rows.values_list("pk", *ORDER_COLUMNS.values(), *OTHER_COLUMNS):
+            allocation_id, *columns, of_job, own, kind, began = row
             told = dict(zip(ORDER_COLUMNS, columns, strict=True))
+            told["time_limit_s"] = _time_left(told["time_limit_s"], kind, began, told["bound_at"])
             command = tuple(of_job if own is None else own)
             found.append(Order(allocation_id, slices=tuple(slices[allocation_id]), command=command, **told))
     return found
+
+
+def _time_left(limit: int | None, kind: str, began: datetime | None, bound_at: datetime) -> int | None:
+    """Seconds that a task bound then may run. A replica that joins a service later ends with it, and not after it."""
+    if limit is None or kind != Job.Kind.SERVICE or began is None:
+        return limit
+    late = max(0, int((bound_at - began).total_seconds()))
+    return max(1, limit - late)
 
 
 def _chunks(ids: Sequence[int], size: int = 500) -> Iterable[Sequence[int]]:

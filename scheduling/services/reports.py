@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from django.db import connection
+from django.db.models import F
 
 from events.rows import set_rows, update_rows
 from events.services import Journal, unit_of_work
@@ -18,14 +19,16 @@ from inventory.models import Pool
 from scheduling import ports
 from scheduling.engines.base import Report
 from scheduling.models import Allocation, AllocationDevice, Job, Task
+from scheduling.services.budget_holds import hold_of_budgets
 from scheduling.services.cycle import change_accounts
 from scheduling.services.deciding import collector_resting
+from scheduling.services.dependencies import followers_of, predecessors_ended
+from scheduling.services.mend import missing_tasks
+from scheduling.services.restarts import PLATFORM_ENDS, ended_by_itself
 from scheduling.services.row_writes import RowWrites
 from scheduling.states import ALLOCATION_MOVES, JOB_MOVES, check_move
 
 UNREAD = ("command", "environment", "image", "reasons", "pool_ids")  # columns of a job that no report is about
-# Ends that are the platform's doing, not the job's: it goes back to the queue and no retry is used up.
-PLATFORM_ENDS = frozenset({"node_lost", "lost_at_start"})
 
 
 @collector_resting()
@@ -47,9 +50,11 @@ def record_reports(reports: Sequence[Report], now: datetime) -> int:
 
 
 def _lock_jobs(allocation_ids: Sequence[int]) -> None:
-    """The jobs of these allocations are locked in order of id, always before allocations. (SQLite has one writer.)"""
+    """The jobs of these allocations, and those that come after them, are locked in order of id, always before
+    allocations. (SQLite has one writer.)"""
     if connection.vendor == "postgresql":
         job_ids = set(Allocation.objects.filter(pk__among=allocation_ids).values_list("job_id", flat=True))
+        job_ids = job_ids.union(*followers_of(job_ids).values())
         list(Job.objects.select_for_update(no_key=True).filter(pk__among=job_ids).order_by("pk").values_list("pk"))
 
 
@@ -71,6 +76,7 @@ class _Recording:
         self.ended_of: dict[int, list[tuple[Allocation, Report]]] = defaultdict(list)
         self.writes = RowWrites()  # to the rows of jobs
         self.touched: dict[int, None] = {}
+        self.finished: dict[int, str] = {}  # job → the end that it came to
 
     def record(self, reports: Sequence[Report]) -> int:
         late = [report.allocation_id for report in reports if report.kind == "ended" and report.at < self.now]
@@ -90,6 +96,7 @@ class _Recording:
         for job_id in self.touched:
             self._settle(self.jobs[job_id])
         self.writes.write()
+        predecessors_ended(self.finished, self.now, self.journal)
         return len(self.started) + len(self.ended)
 
     def _moment(self, allocation: Allocation, report: Report) -> datetime:
@@ -177,12 +184,21 @@ class _Recording:
             by_state[(self._task_state(allocation, report), report.exit_code)].append(allocation.task_id)
         for (state, exit_code), ids in by_state.items():
             update_rows(Task, ids, state=state, exit_code=exit_code)
+        again = [
+            allocation.task_id
+            for allocation, report in self.ended
+            if self.jobs[allocation.job_id].kind == Job.Kind.SERVICE and ended_by_itself(allocation)
+        ]
+        if again:
+            Task.objects.filter(pk__in=again, state=Task.State.PENDING).update(restarts=F("restarts") + 1)
 
     def _task_state(self, allocation: Allocation, report: Report) -> str:
         job = self.jobs[allocation.job_id]
-        if report.exit_code != 0 and _gave_way(allocation, job):
+        if job.kind == Job.Kind.SERVICE:
+            return _replica_state(job, report)
+        if report.exit_code != 0 and (_gave_way(allocation, job) or _lost_with_its_node(report, job)):
             return Task.State.PENDING
-        if report.exit_code == 0 and job.ending in (Job.Ending.NONE, Job.Ending.SUCCEEDED):
+        if report.exit_code == 0 and job.ending in (Job.Ending.NONE, Job.Ending.SUCCEEDED, Job.Ending.REQUEUE):
             return Task.State.SUCCEEDED
         if job.ending == Job.Ending.CANCELLED or (report.reason == "stopped" and job.ending == Job.Ending.FAILED):
             return Task.State.CANCELLED
@@ -196,11 +212,18 @@ class _Recording:
 
     def _settle(self, job: Job) -> None:
         ended = self.ended_of.get(job.pk, [])
-        if job.ending == Job.Ending.NONE:
+        if job.ending == Job.Ending.NONE and job.kind == Job.Kind.SERVICE:
+            self._judge_service(job, ended)
+        elif job.ending == Job.Ending.NONE:
             gave_way = [allocation for allocation, _ in ended if _gave_way(allocation, job)]
             if gave_way:
                 self._record(job, "job.shrunk", state=job.state, tasks=len(gave_way))
-            self._judge(job, [each for each in ended if each[0] not in gave_way or each[1].exit_code == 0])
+            ended = [each for each in ended if each[0] not in gave_way or each[1].exit_code == 0]
+            lost = [each for each in ended if _lost_with_its_node(each[1], job)] if self.live[job.pk] else []
+            if lost:
+                # The next cycle replaces them, or sends the whole gang back to the queue: see scheduling.core.mend.
+                self._record(job, "job.lost_tasks", state=job.state, tasks=len(lost))
+            self._judge(job, [each for each in ended if each not in lost])
         if self.live[job.pk]:
             self._note_running(job)
         elif job.ending != Job.Ending.NONE:
@@ -225,14 +248,33 @@ class _Recording:
         if platform is not None:
             self._set_ending(job, Job.Ending.REQUEUE, platform.reason)
         elif bad is not None:
-            retry = job.retries_used < job.retries
+            # What takes longer than it may would take as long again.
+            retry = job.retries_used < job.retries and bad.reason != "time_limit"
             job.end_message = (bad.message or _describe(bad))[:500]
             job.exit_code = bad.exit_code
             reason = bad.reason or f"exit_{bad.exit_code}"
             self._set_ending(job, Job.Ending.REQUEUE if retry else Job.Ending.FAILED, reason, retry=retry)
+        elif ended and not self.live[job.pk] and job.tasks_wanted > 1 and missing_tasks(job.pk):
+            self._set_ending(job, Job.Ending.REQUEUE, "node_lost")  # the others ended before one could be replaced
         elif ended and not self.live[job.pk]:
             job.exit_code = 0
             self._set_ending(job, Job.Ending.SUCCEEDED, "all_tasks_ended")
+
+    def _judge_service(self, job: Job, ended: Sequence[tuple[Allocation, Report]]) -> None:
+        """Its replicas are started again, whatever they ended by; without any left it goes back to the queue, and only
+        its time limit brings it to an end."""
+        if any(report.reason == "time_limit" for _, report in ended):
+            self._set_ending(job, Job.Ending.SUCCEEDED, "time_limit")
+            return
+        own = [(allocation, report) for allocation, report in ended if ended_by_itself(allocation)]
+        if own:
+            _, first = own[0]
+            told = {"exit_code": first.exit_code, "reason": first.reason, "message": first.message[:200]}
+            self._record(job, "job.replica", state=job.state, replicas=len(own), **told)
+        if len(own) < len(ended):
+            self._record(job, "job.shrunk", state=job.state, tasks=len(ended) - len(own))
+        if ended and not self.live[job.pk]:
+            self._set_ending(job, Job.Ending.REQUEUE, "no_replica_left")
 
     def _is_failure(self, job: Job, report: Report) -> bool:
         if report.reason == "time_limit" and job.kind == Job.Kind.INTERACTIVE:
@@ -267,6 +309,9 @@ class _Recording:
             first = Allocation.objects.filter(job=job, running_at__isnull=False).order_by("running_at").first()
             if first is not None and job.ending != Job.Ending.REQUEUE:
                 Job.objects.filter(pk=job.pk).update(started_at=first.running_at)
+        if job.ending == Job.Ending.REQUEUE and self._has_done_its_work(job):
+            # It was told to stop, and ended well before it did: nothing of it is to be done again.
+            job.ending, job.ending_reason, job.exit_code = Job.Ending.SUCCEEDED, "all_tasks_ended", 0
         if job.ending == Job.Ending.REQUEUE:
             Task.objects.filter(job=job).exclude(state=Task.State.PENDING).update(
                 state=Task.State.PENDING, exit_code=None
@@ -274,6 +319,7 @@ class _Recording:
             self._move(
                 job,
                 Job.State.PENDING,
+                hold=hold_of_budgets(job.team_id),
                 ending="",
                 ending_reason="",
                 started_at=None,
@@ -294,7 +340,15 @@ class _Recording:
             ending_reason=job.ending_reason,
             exit_code=job.exit_code,
             end_message=job.end_message,
+            reasons=[],
         )
+        self.finished[job.pk] = job.state
+
+    def _has_done_its_work(self, job: Job) -> bool:
+        """Whether all of its tasks that were ever at work ended well, and some were."""
+        tasks = Task.objects.filter(job=job)
+        undone = tasks.exclude(state=Task.State.SUCCEEDED).exclude(state=Task.State.PENDING, allocations__isnull=True)
+        return tasks.filter(state=Task.State.SUCCEEDED).exists() and not undone.exists()
 
     def _move(self, job: Job, state: str, **changes: Any) -> None:
         check_move(JOB_MOVES, job.state, state)
@@ -310,6 +364,20 @@ class _Recording:
 def _gave_way(allocation: Allocation, job: Job) -> bool:
     """Whether it was stopped so that another job has room, while its own job goes on without it."""
     return allocation.stop_requested_at is not None and job.ending == Job.Ending.NONE
+
+
+def _lost_with_its_node(report: Report, job: Job) -> bool:
+    """Whether the task did not end by itself or its job's will, but with the node under it."""
+    return report.reason == "node_lost" and job.ending == Job.Ending.NONE
+
+
+def _replica_state(job: Job, report: Report) -> str:
+    """Of a service's replica whose allocation is gone: it waits for its next start, unless the service ends."""
+    if job.ending in (Job.Ending.CANCELLED, Job.Ending.FAILED):
+        return Task.State.CANCELLED
+    if job.ending == Job.Ending.SUCCEEDED or (report.reason == "time_limit" and job.ending == Job.Ending.NONE):
+        return Task.State.SUCCEEDED
+    return Task.State.PENDING
 
 
 def _waiver(allocation: Allocation) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 
 from events.errors import Fault, Invalid
 from inventory.models import AcceleratorModel, Pool
+from scheduling.core.model import Topology
 from scheduling.core.units import (
     MILLI_PER_DEVICE,
     QuantityError,
@@ -24,7 +25,9 @@ from scheduling.core.units import (
     milli_from_gpus,
     seconds_from_duration,
 )
+from scheduling.granted import cut_by_templates_alone
 from scheduling.models import Job
+from scheduling.services.place_rules import place_rules
 from tenants.services import checked_name
 
 MAX_DEVICES = 256  # of one node
@@ -34,6 +37,8 @@ MAX_MEMORY_MIB = 2**31 - 1
 MAX_SECONDS = 10 * 366 * 86400
 MAX_COMMAND_BYTES = 65_536
 MAX_RETRIES = 100
+MAX_EVICTIONS = 32_767
+MAX_PREDECESSORS = 1000  # of one job
 MAX_UNKNOWN = 20  # told of one job; who sends more has sent something else
 ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
 
@@ -49,6 +54,7 @@ GROUP_FIELDS = (
     "model",
     "vendor",
     "node_selector",
+    "tolerations",
     "min_device_memory_mib",
     "command",
 )
@@ -68,11 +74,13 @@ JOB_FIELDS = (
     "time_limit",
     "retries",
     "min_runtime",
+    "topology",
+    "apart",
+    "max_evictions",
+    "after",
     "duration",
     "exit",
 )
-# Known to scenario files and the design, not to this scheduler yet: refused by name rather than ignored.
-NOT_YET = ("topology", "after")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +100,7 @@ class GroupSpec:
     node_selector: Mapping[str, str]
     min_device_memory_mib: int
     command: tuple[str, ...] | None
+    tolerations: Mapping[str, str] = field(default_factory=dict)
 
     def milli(self, step: int) -> int:
         """Milli-GPU of all its tasks; a slice named by memory alone counts at the smallest step."""
@@ -118,6 +127,10 @@ class JobSpec:
     min_runtime_s: int | None
     duration_ms: int | None
     exit_code: int
+    topology: Topology | None = None
+    apart: str | None = None
+    max_evictions: int | None = None
+    after: tuple[int | str, ...] = ()  # ids of jobs that are there, names of earlier jobs of the same list
 
     @property
     def milli(self) -> int:
@@ -266,6 +279,22 @@ def environment(value: Any) -> dict[str, str]:
     return dict(value)
 
 
+def predecessors(value: Any) -> tuple[int | str, ...]:
+    """A job or a list of jobs, each by its id, or by the name of an earlier job of the same list."""
+    items = list(value) if isinstance(value, list | tuple) else [value]
+    if len(items) > MAX_PREDECESSORS:
+        raise ValueError(f"must name at most {MAX_PREDECESSORS} jobs, names {len(items)}")
+    if not all((isinstance(each, int) and not isinstance(each, bool) and each > 0) or _is_name(each) for each in items):
+        raise ValueError("must name jobs: by id, or by the name of an earlier job of the same list")
+    if len(set(items)) != len(items):
+        raise ValueError("names a job twice")
+    return tuple(items)
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= 200
+
+
 def short_text(longest: int) -> Callable[[Any], str]:
     def read(value: Any) -> str:
         return checked_name(value, "", longest) if value != "" else ""
@@ -273,7 +302,18 @@ def short_text(longest: int) -> Callable[[Any], str]:
     return read
 
 
-def _devices(reading: Reading, step: int) -> tuple[int, int | None]:
+def _has_no_step(reading: Reading, pools: Sequence[Pool]) -> bool:
+    """Whether any fraction may be asked for: all devices that could serve it are cut by templates and round it up."""
+    wishes = {}
+    for name in ("model", "vendor"):
+        try:
+            wishes[name] = texts(reading.payload[name]) if reading.has(name) else ()
+        except ValueError:
+            return False
+    return cut_by_templates_alone(pools, wishes["model"], wishes["vendor"])
+
+
+def _devices(reading: Reading, step: int, pools: Sequence[Pool]) -> tuple[int, int | None]:
     """(devices, compute_milli of each): of a whole request, a fraction, or equal fractions of several devices."""
     count = reading.take("devices", whole(1, MAX_DEVICES))
     milli = reading.take("gpus", milli_from_gpus)
@@ -291,8 +331,9 @@ def _devices(reading: Reading, step: int) -> tuple[int, int | None]:
     try:
         check_fraction(milli, step)
     except QuantityError as error:
-        reading.fault("gpus", error.message, error.allowed or None)
-        return 0, None
+        if milli > MILLI_PER_DEVICE or not _has_no_step(reading, pools):
+            reading.fault("gpus", error.message, error.allowed or None)
+            return 0, None
     if milli <= MILLI_PER_DEVICE:
         return count or 1, milli
     if count is not None and count * MILLI_PER_DEVICE != milli:
@@ -303,7 +344,7 @@ def _devices(reading: Reading, step: int) -> tuple[int, int | None]:
 
 def _group(reading: Reading, pools: Sequence[Pool], default_name: str, *, named: bool) -> GroupSpec:
     step = max((pool.step_milli for pool in pools), default=50)
-    devices, compute = _devices(reading, step)
+    devices, compute = _devices(reading, step, pools)
     memory = reading.take("gpu_memory_mib", whole(1, MAX_MEMORY_MIB))
     if devices and compute is None and memory is None and not reading.faults:
         compute = MILLI_PER_DEVICE
@@ -337,6 +378,7 @@ def _group(reading: Reading, pools: Sequence[Pool], default_name: str, *, named:
         node_selector=reading.take("node_selector", text_map, {}),
         min_device_memory_mib=reading.take("min_device_memory_mib", whole(0, MAX_MEMORY_MIB), 0),
         command=reading.take("command", command_words) if named else None,
+        tolerations=reading.take("tolerations", text_map, {}),
     )
 
 
@@ -399,10 +441,7 @@ def _refuse_unknown(reading: Reading, allowed: Sequence[str]) -> None:
     known = sorted(allowed)
     unknown = (name for name in reading.payload if name not in allowed)
     for name in islice(unknown, MAX_UNKNOWN):
-        if name in NOT_YET:
-            reading.fault(name, "is not supported yet by this scheduler")
-        else:
-            reading.fault(str(name)[:80], "is not a field of this request", known)
+        reading.fault(str(name)[:80], "is not a field of this request", known)
 
 
 def _priority(value: Any) -> str | int:
@@ -439,9 +478,14 @@ def read_job(payload: Any, pools: Mapping[str, Pool], *, where: str = "") -> Job
         time_limit_s=reading.take("time_limit", duration()),
         retries=reading.take("retries", whole(0, MAX_RETRIES), 0),
         min_runtime_s=reading.take("min_runtime", any_duration()),
+        max_evictions=reading.take("max_evictions", whole(0, MAX_EVICTIONS)),
+        after=reading.take("after", predecessors, ()),
         duration_ms=reading.take("duration", any_duration(1000)),
         exit_code=0 if reading.choice("exit", ("succeeded", "failed"), "succeeded") == "succeeded" else 1,
+        **place_rules(reading, sum(group.min_count for group in groups)),
     )
+    if spec.kind == Job.Kind.SERVICE and spec.retries:
+        reading.fault("retries", "a service is started again however often it ends; retries are for other kinds")
     faults = top.faults + reading.faults
     if faults:
         raise Invalid(faults)

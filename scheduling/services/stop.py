@@ -1,4 +1,4 @@
-"""Cancelling, holding, releasing, reprioritising. Each by compare-and-swap, so that doing it twice does it once."""
+"""Cancelling and reprioritising. Each by compare-and-swap, so that doing it twice does it once."""
 
 from __future__ import annotations
 
@@ -8,10 +8,16 @@ from datetime import datetime
 
 from django.db.models import F
 
-from events.errors import Conflict, Invalid
+from events.errors import Fault, Invalid
 from events.services import Journal, unit_of_work
 from scheduling.models import Job, PriorityClass, Task
+from scheduling.services.dependencies import followers_of, predecessors_ended
+from scheduling.services.priorities import check_priority
 from scheduling.states import JOB_ACTIVE, JOB_ENDED
+from tenants.models import User
+from tenants.policy import roles
+
+CLASS_OPTIONS = ("cluster_wide", "roles", "max_jobs_per_team", "max_milli_per_team")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +32,11 @@ class Cancelled:
 def cancel_jobs(job_ids: Sequence[int], now: datetime, *, actor_id: int | None = None) -> Cancelled:
     """Waiting ones are cancelled at once, none of them starts any more; running ones are told to stop. Idempotent."""
     with unit_of_work() as journal:
-        jobs = list(Job.objects.select_for_update(no_key=True).filter(pk__in=job_ids).order_by("pk"))
+        named = set(job_ids)
+        # Those that come after them are told, and so locked with them, all in order of id.
+        ids = named.union(*followers_of(named).values())
+        jobs = list(Job.objects.select_for_update(no_key=True).filter(pk__in=ids).order_by("pk"))
+        jobs = [job for job in jobs if job.pk in named]
         waiting = [job for job in jobs if job.state == Job.State.PENDING]
         active = [job for job in jobs if job.state in JOB_ACTIVE and job.ending != Job.Ending.CANCELLED]
         ended = [job.pk for job in jobs if job.state in JOB_ENDED or job.ending == Job.Ending.CANCELLED]
@@ -57,6 +67,7 @@ def _cancel_waiting(jobs: Sequence[Job], now: datetime, journal: Journal, actor_
         ending=Job.Ending.CANCELLED,
         ended_at=now,
         cancel_requested_at=now,
+        hold=Job.Hold.NONE,
         reasons=[],
         version=F("version") + 1,
     )
@@ -72,41 +83,7 @@ def _cancel_waiting(jobs: Sequence[Job], now: datetime, journal: Journal, actor_
             before=job.state,
             state=Job.State.CANCELLED,
         )
-
-
-def hold_job(job: Job, now: datetime, *, by: str = Job.Hold.OWNER, actor_id: int | None = None) -> None:
-    """The job is passed over until it is released. Conflict where it does not wait; again: nothing."""
-    _set_hold(job, by, now, actor_id)
-
-
-def release_job(job: Job, now: datetime, *, actor_id: int | None = None) -> None:
-    """The job takes its place in the queue again, by its first submission. Conflict where it does not wait."""
-    _set_hold(job, Job.Hold.NONE, now, actor_id)
-
-
-def _set_hold(job: Job, hold: str, now: datetime, actor_id: int | None) -> None:
-    with unit_of_work() as journal:
-        before = Job.objects.filter(pk=job.pk, state=Job.State.PENDING).values_list("hold", flat=True).first()
-        if before is None:
-            raise Conflict("Only a job that waits can be held or released.", code="not_waiting")
-        if before == hold:
-            return
-        changed = Job.objects.filter(pk=job.pk, state=Job.State.PENDING, hold=before).update(
-            hold=hold, room_made_at=None, version=F("version") + 1
-        )
-        if not changed:
-            raise Conflict("Something else happened to the job at the same moment.", code="changed_meanwhile")
-        journal.record(
-            "job.held" if hold else "job.released",
-            now,
-            team_id=job.team_id,
-            pool_id=job.pool_id,
-            job_id=job.pk,
-            actor_id=actor_id,
-            state=Job.State.PENDING,
-            hold=hold,
-        )
-    job.hold = hold
+    predecessors_ended(dict.fromkeys(ids, str(Job.State.CANCELLED)), now, journal)
 
 
 def set_priority(
@@ -115,11 +92,19 @@ def set_priority(
     *,
     priority_class: PriorityClass | None = None,
     value: int | None = None,
-    actor_id: int | None = None,
+    by: User | None = None,
 ) -> None:
-    """The job has this class, or this value of its own. Invalid where neither is given; counts from the next cycle."""
+    """The job has this class, or this value of its own. Invalid where neither is given, and where ``by``, who asks for
+    it (None: nobody but the product itself), may not give that priority; counts from the next cycle."""
     if (priority_class is None) == (value is None):
         raise Invalid.at("priority", "give a class or a value")
+    if value is not None and not -(2**31) <= value < 2**31:
+        raise Invalid.at("priority", "must be a whole number of 32 bits", value=value)
+    if by is not None:
+        asked = priority_class.name if priority_class is not None else value
+        assert asked is not None
+        check_priority(by, roles(by).get(job.team_id, ""), asked)
+    actor_id = None if by is None else by.pk
     with unit_of_work() as journal:
         changes: dict[str, object] = {"priority_value": value}
         if priority_class is not None:
@@ -142,9 +127,22 @@ def set_priority(
 def set_priority_class(
     name: str, value: int, now: datetime, *, actor_id: int | None = None, **options: object
 ) -> PriorityClass:
-    """The class exists and has this value; its jobs have it too from the next cycle on, everywhere the same."""
+    """The class exists and has this value; its jobs have it too from the next cycle on, everywhere the same.
+
+    ``options``: cluster_wide, roles, and the caps max_jobs_per_team and max_milli_per_team (milli-GPU), None for no
+    cap. What is left out stays as it was. Running jobs above a cap that is lowered run on.
+    """
+    faults = [
+        Fault(key, "is not an option of a class", allowed=CLASS_OPTIONS) for key in options.keys() - set(CLASS_OPTIONS)
+    ]
     if not -(2**31) <= value < 2**31:
-        raise Invalid.at("value", "must be a whole number of 32 bits", value=value)
+        faults.append(Fault("value", "must be a whole number of 32 bits", value=value))
+    for key, most in (("max_jobs_per_team", 2**31 - 1), ("max_milli_per_team", 10**12)):
+        cap = options.get(key)
+        if cap is not None and (isinstance(cap, bool) or not isinstance(cap, int) or not 0 <= cap <= most):
+            faults.append(Fault(key, f"must be a whole number from 0 to {most}", value=cap))
+    if faults:
+        raise Invalid(faults)
     with unit_of_work() as journal:
         found, _ = PriorityClass.objects.update_or_create(name=name, defaults={"value": value, **options})
         journal.record("priority_class.set", now, actor_id=actor_id, name=name, value=value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -14,7 +15,13 @@ from events.errors import Conflict, Fault, Forbidden, Invalid
 from events.rows import insert_rows
 from events.services import Journal, require_aware, unit_of_work
 from inventory.models import Pool
+from scheduling import ports
 from scheduling.models import Job, PriorityClass, SubmissionKey, Task, TaskGroup
+from scheduling.services import budget_holds
+from scheduling.services.dependencies import Predecessors, find_predecessors, link
+from scheduling.services.holding import composed
+from scheduling.services.place_rules import stored_topology
+from scheduling.services.priorities import priority_fault
 from scheduling.services.requests import JobSpec, read_job
 from tenants.models import Team, User
 from tenants.policy import may, roles, sees_everything, team_tree
@@ -110,10 +117,56 @@ def submit(user: User, specs: Sequence[JobSpec], now: datetime, journal: Journal
     """Every spec is a pending job of its team, in this order, with its groups and tasks; called in a unit of work."""
     require_aware(now)
     hold_team_tree()
+    permit = permitted(user, specs, many=many)
+    ports.budgets.settle(now)
+    jobs, groups = rows_of(user, specs, permit, now)
+    insert_rows(jobs)
+    link(jobs, permit.predecessors)
+    for group in groups:
+        group.job = group.job  # which has an id now
+    insert_rows(groups)
+    insert_rows(_tasks(groups))
+    for job in jobs:
+        journal.record(
+            "job.submitted",
+            now,
+            team_id=job.team_id,
+            pool_id=job.pool_id,
+            job_id=job.pk,
+            actor_id=user.pk,
+            state=Job.State.PENDING,
+            name=job.name,
+        )
+    return jobs
+
+
+@dataclass(frozen=True, slots=True)
+class Permit:
+    """What the specs of one submission name: teams and classes by name, and what each comes after."""
+
+    teams: Mapping[str, Team]
+    classes: Mapping[str, PriorityClass]
+    predecessors: Sequence[Predecessors]
+
+
+def permitted(user: User, specs: Sequence[JobSpec], *, many: bool = False, lock: bool = True) -> Permit:
+    """What the specs name, all of it there and open to the user. Invalid, Forbidden: it may not be submitted so.
+
+    ``lock``: jobs that they come after are locked, so that these cannot end meanwhile.
+    """
     teams, classes, faults = _teams_and_classes(user, specs, many)
+    predecessors, unknown = find_predecessors(user, specs, many=many, lock=lock)
+    faults += unknown
     if faults:
         raise Invalid(faults[:100])
-    jobs = insert_rows(
+    return Permit(teams, classes, predecessors)
+
+
+def rows_of(user: User, specs: Sequence[JobSpec], permit: Permit, now: datetime) -> tuple[list[Job], list[TaskGroup]]:
+    """The jobs and their groups as they would be submitted at ``now``. They are in no database."""
+    teams, classes = permit.teams, permit.classes
+    spent = ports.budgets.spent({team.pk for team in teams.values()})
+    jobs = [
         Job(
             name=spec.name,
             team=teams[spec.team],
@@ -131,16 +184,20 @@ def submit(user: User, specs: Sequence[JobSpec], now: datetime, journal: Journal
             time_limit_s=spec.time_limit_s,
             retries=spec.retries,
             min_runtime_s=spec.min_runtime_s,
+            topology=stored_topology(spec.topology),
+            apart=spec.apart or "",
+            max_evictions=spec.max_evictions,
+            hold=composed(person="", budget_spent=teams[spec.team].pk in spent, waits=before.waits),
             simulated_duration_ms=spec.duration_ms,
             simulated_exit_code=spec.exit_code,
             submitted_at=now,
-            reasons=[WAITING],
+            reasons=[budget_holds.told(spent[teams[spec.team].pk]) if teams[spec.team].pk in spent else WAITING],
             tasks_wanted=spec.tasks,
             milli_wanted=spec.milli,
         )
-        for spec in specs
-    )
-    groups = insert_rows(
+        for spec, before in zip(specs, permit.predecessors, strict=True)
+    ]
+    groups = [
         TaskGroup(
             job=job,
             position=position,
@@ -156,24 +213,13 @@ def submit(user: User, specs: Sequence[JobSpec], now: datetime, journal: Journal
             vendors_allowed=list(group.vendors),
             min_device_memory_mib=group.min_device_memory_mib,
             node_selector=dict(group.node_selector),
+            tolerations=dict(group.tolerations),
             command=None if group.command is None else list(group.command),
         )
         for job, spec in zip(jobs, specs, strict=True)
         for position, group in enumerate(spec.groups)
-    )
-    insert_rows(_tasks(groups))
-    for job in jobs:
-        journal.record(
-            "job.submitted",
-            now,
-            team_id=job.team_id,
-            pool_id=job.pool_id,
-            job_id=job.pk,
-            actor_id=user.pk,
-            state=Job.State.PENDING,
-            name=job.name,
-        )
-    return jobs
+    ]
+    return jobs, groups
 
 
 def _tasks(groups: Sequence[TaskGroup]) -> list[Task]:
@@ -211,11 +257,7 @@ def _teams_and_classes(
             raise Forbidden(verdicts[spec.team].why)
         if team.state != Team.State.ACTIVE:
             faults.append(Fault(f"{where}team", f"is {team.state}", value=spec.team))
-        if isinstance(spec.priority, str):
-            chosen = classes.get(spec.priority)
-            role = own.get(team.pk, "")
-            if chosen is None or (chosen.roles and role not in chosen.roles and not user.is_operator):
-                open_to = [name for name, each in classes.items() if not each.roles or role in each.roles]
-                message = "is not a priority class open to you"
-                faults.append(Fault(f"{where}priority", message, "unknown", spec.priority, open_to))
+        fault = priority_fault(user, own.get(team.pk, ""), classes.values(), spec.priority, f"{where}priority")
+        if fault is not None:
+            faults.append(fault)
     return teams, classes, faults

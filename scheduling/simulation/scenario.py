@@ -23,8 +23,9 @@ from scheduling.simulation.clockwork import Unsettled
 from scheduling.simulation.scenario_actions import act
 from scheduling.simulation.scenario_facts import differences, failures_of
 from scheduling.simulation.scenario_model import Failure, Scenario, Step
+from scheduling.simulation.scenario_money import kept_on
 from scheduling.simulation.scenario_reading import read_scenario
-from scheduling.simulation.scenario_world import SetRate, World, build_world
+from scheduling.simulation.scenario_world import Books, SetRate, World, build_world
 from tenants.models import Team
 
 Pace = Callable[[datetime, datetime], None]
@@ -44,10 +45,15 @@ class Outcome:
         return not self.failures
 
 
-def run_scenario(path: Path, set_rate: SetRate, *, pace: Pace | None = None) -> Outcome:
-    """The scenario's outcome. Raises ScenarioError where the file is not valid. ``pace``: see Clockwork."""
+def run_scenario(path: Path, set_rate: SetRate, *, books: Books | None = None, pace: Pace | None = None) -> Outcome:
+    """The scenario's outcome. Raises ScenarioError where the file is not valid, or speaks of money and there are no
+    ``books``. ``pace``: see Clockwork."""
     scenario = read_scenario(path)
-    world = build_world(scenario, set_rate)
+    with kept_on(scenario, books):
+        return _play(scenario, build_world(scenario, set_rate, books), pace)
+
+
+def _play(scenario: Scenario, world: World, pace: Pace | None) -> Outcome:
     world.clockwork.pace = pace
     failures: list[Failure] = []
     for step in scenario.steps:

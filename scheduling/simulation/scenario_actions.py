@@ -9,10 +9,12 @@ from inventory.models import Device, Node
 from inventory.services import change_pool, set_device_health, set_node_state
 from quotas.services import move_team, remove_quota
 from scheduling.models import Job, PriorityClass
+from scheduling.services.holding import hold_job, release_job
 from scheduling.services.reconcile import lose_node
-from scheduling.services.stop import cancel_jobs, hold_job, release_job, set_priority
+from scheduling.services.stop import cancel_jobs, set_priority
 from scheduling.services.submit import submit_payload
 from scheduling.services.teams import delete_team
+from scheduling.simulation.scenario_money import MONEY_ACTIONS
 from scheduling.simulation.scenario_names import job_names
 from scheduling.simulation.scenario_world import World, add_priority_class, add_team, give_quota, give_rate
 from tenants.models import Team
@@ -56,7 +58,8 @@ def _release(world: World, values: Values) -> None:
 def _priority(world: World, values: Values) -> None:
     chosen = PriorityClass.objects.get(name=values["class"]) if "class" in values else None
     for job in _jobs(world, values):
-        set_priority(job, world.now, priority_class=chosen, value=values.get("value"))
+        by = world.member({**values, "team": job.team.slug}) if "user" in values else job.user
+        set_priority(job, world.now, priority_class=chosen, value=values.get("value"), by=by)
 
 
 def _priority_class(world: World, values: Values) -> None:
@@ -90,6 +93,11 @@ def _pool(world: World, values: Values) -> None:
         world.pools = {values["rename"] if key == values["name"] else key: each for key, each in world.pools.items()}
 
 
+def _model(world: World, values: Values) -> None:
+    name = values["name"]
+    world.models[name] = world.scenario.models[name].recut(values).enter(world.now)
+
+
 def _rate(world: World, values: Values) -> None:
     give_rate(world, values)
 
@@ -114,6 +122,8 @@ def _restart(world: World, values: Values) -> None:
 def _utilization(world: World, values: Values) -> None:
     for job_id in world.jobs[values["job"]]:
         world.engine.play(job_id, float(values["compute"]), float(values["memory"]))
+    if world.clockwork.watcher is not None:
+        world.clockwork.watcher.next_look = None  # at once, so that the file's moments are those that count
 
 
 _ACTIONS: Mapping[str, Callable[[World, Values], None]] = {
@@ -126,9 +136,11 @@ _ACTIONS: Mapping[str, Callable[[World, Values], None]] = {
     "quota": _quota,
     "team": _team,
     "pool": _pool,
+    "model": _model,
     "rate": _rate,
     "node": _node,
     "device": _device,
     "restart": _restart,
     "utilization": _utilization,
+    **MONEY_ACTIONS,
 }

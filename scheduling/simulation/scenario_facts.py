@@ -14,8 +14,10 @@ from scheduling import ports
 from scheduling.core.decide import decide
 from scheduling.core.model import Share
 from scheduling.core.units import MILLI_PER_DEVICE, format_gpus
+from scheduling.granted import granted_to_groups
 from scheduling.models import Allocation, AllocationDevice, Job, Task
 from scheduling.simulation.scenario_model import Check, Failure
+from scheduling.simulation.scenario_money import budget_events, invoice_failures
 from scheduling.simulation.scenario_world import World
 from tenants.policy import team_tree
 
@@ -24,6 +26,8 @@ MILLI_SECONDS_PER_GPU_HOUR = 3_600_000
 
 def failures_of(world: World, check: Check, at: str) -> list[Failure]:
     """Where what is seen is not what the check wants: none, or one for each of the jobs that the name stands for."""
+    if check.subject == "invoice":
+        return invoice_failures(world, check, at)
     if check.subject != "jobs":
         seen = _SEEN[check.subject](world, check)
         return [] if check.wanted.met_by(seen) else [_failure(check, at, check.field, _told(check.fact, seen))]
@@ -47,7 +51,7 @@ def _told(fact: str, seen: Any) -> str:
     if fact in ("cost", "gpu_hours"):
         text = f"{seen:f}"
         return text.rstrip("0").rstrip(".") if "." in text else text
-    return str(seen) if fact in Job.State.values else format_gpus(seen)
+    return str(seen) if fact in (*Job.State.values, "memory_mib", "budget_events") else format_gpus(seen)
 
 
 # ---- jobs ------------------------------------------------------------------------------------------------------------
@@ -72,11 +76,16 @@ def _of_job(world: World, job: Job, check: Check) -> tuple[bool, str]:
         return {node_id for node_id, _ in held} == {_node(world, name).pk for name in names}, told
     if check.fact == "devices":
         return _devices(job, check)
+    if check.fact == "template":
+        names = {each.template for grants in granted_to_groups(job.pk).values() for each in grants}
+        told = ", ".join(sorted(str(name or "none") for name in names)) or "none"
+        return names == {wanted.value} or (wanted.value is None and not names), told
     seen: Any = _JOB_FACTS[check.fact](world, job)
-    if check.fact == "started_at":
-        told = "not started" if seen is None else _since(world, seen)
+    if check.fact in ("started_at", "estimated_start"):
+        nothing = "not started" if check.fact == "started_at" else "none"
+        told = nothing if seen is None else _since(world, seen)
     else:
-        told = _told(check.fact, seen) if check.fact == "cost" else str(seen)
+        told = _told(check.fact, seen) if check.fact in ("cost", "allocated") else str(seen)
     return wanted.met_by(seen), told
 
 
@@ -109,7 +118,10 @@ _JOB_FACTS: Mapping[str, Callable[[World, Job], Any]] = {
     "tasks_running": lambda world, job: Task.objects.filter(job=job, state=Task.State.RUNNING).count(),
     "preemptions": lambda world, job: job.preemptions,
     "started_at": lambda world, job: job.started_at,
+    "estimated_start": lambda world, job: job.estimated_start,
     "cost": _job_cost,
+    "allocated": lambda world, job: _held(job.pool, Allocation.objects.filter(job=job)),
+    "memory_mib": lambda world, job: _memory_held(AllocationDevice.objects.filter(allocation__job=job)),
 }
 
 
@@ -119,6 +131,8 @@ _JOB_FACTS: Mapping[str, Callable[[World, Job], Any]] = {
 def _of_team(world: World, check: Check) -> Any:
     """Of the team with all below it; in one pool, or in all that count the same unit."""
     team = world.teams[check.name]
+    if check.fact == "budget_events":
+        return budget_events(team.pk)
     if check.pool:
         pools = [world.pools[check.pool]]
     else:
@@ -126,6 +140,8 @@ def _of_team(world: World, check: Check) -> Any:
     below = team_tree().below(team.pk)
     if check.fact == "allocated":
         return sum(_held(pool, Allocation.objects.filter(team_id__in=below, pool=pool)) for pool in pools)
+    if check.fact == "memory_mib":
+        return _memory_held(AllocationDevice.objects.filter(allocation__team_id__in=below, allocation__pool__in=pools))
     if check.fact in ("deserved", "pending"):
         return sum(getattr(share, check.fact) for pool in pools if (share := _share(world, pool, team.pk)) is not None)
     priced = [pool.pk for pool in (pools if check.pool or check.fact == "gpu_hours" else world.pools.values())]
@@ -141,6 +157,12 @@ def _share(world: World, pool: Pool, team_id: int) -> Share | None:
     picture = world.clockwork.scheduler.picture
     picture.refresh(world.now)
     return decide(picture.snapshot(world.now)).shares.get(pool.pk, {}).get(team_id)
+
+
+def _memory_held(slices: QuerySet[AllocationDevice]) -> int:
+    """Of devices, MiB."""
+    live = slices.filter(allocation__released_at__isnull=True).order_by()
+    return live.aggregate(sum=Sum("memory_mib"))["sum"] or 0
 
 
 def _held(pool: Pool, allocations: QuerySet[Allocation]) -> int:

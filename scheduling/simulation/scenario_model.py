@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from scheduling.simulation.scenario_models import ModelSpec
 from scheduling.simulation.scenario_values import Wanted
 
 
@@ -23,6 +24,7 @@ class NodeSpec:
     cpu_milli: int
     host_memory_mib: int
     labels: Mapping[str, str]
+    taints: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +84,13 @@ class Scenario:
     title: str
     start: datetime
     pools: tuple[PoolSpec, ...]
+    models: Mapping[str, ModelSpec]  # every model that a node has, by name
     rates: tuple[Entry, ...]
     priority_classes: tuple[Entry, ...]
     teams: tuple[Entry, ...]
     quotas: tuple[Entry, ...]
     steps: tuple[Step, ...]
+    billing: Mapping[str, Any] | None = None  # terms, where the file has any
 
 
 @dataclass(frozen=True, slots=True)

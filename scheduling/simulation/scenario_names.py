@@ -110,6 +110,12 @@ class Names:
             known("name", self.pools)
             if values.get("rename") and step.refused is None:
                 self.pools.add(values["rename"])
+        elif step.kind == "model":
+            known("name", self.models)
+        elif step.kind in ("budget", "package", "plan", "invoice"):
+            known("team", self.teams)
+            known("model", self.models)
+            known("pool", self.pools)
         elif step.kind == "rate":
             known("model", self.models)
             known("pool", self.pools)
@@ -129,6 +135,8 @@ class Names:
             self._known(values["team"], self.teams, "submit.team", lines.get("team", step.line))
             if isinstance(values.get("priority"), str):
                 self._known(values["priority"], self.classes, "submit.priority", lines.get("priority", step.line))
+            for before in values.get("after", ()):
+                self._known(before, self.jobs, "submit.after", lines.get("after", step.line))
             names = dict.fromkeys([values["job"], *job_names(values)])
             for name in names:
                 if name in self.jobs:
@@ -145,6 +153,8 @@ class Names:
             field = f"expect.{check.subject}"
             if check.subject in known:
                 self._known(check.name, known[check.subject], field, check.line)
+            elif check.subject == "invoice":
+                self._known(check.name.rpartition(" ")[0], self.teams, f"{field}.team", check.line)
             elif check.subject == "nodes":
                 self._node(check.name, field, check.line)
             self._known(check.pool or None, self.pools, f"{field}.pool", check.line)

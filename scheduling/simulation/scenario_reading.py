@@ -1,10 +1,31 @@
 """A scenario file as a ``Scenario``, or a ScenarioError that names the line, the field and what is allowed there.
 
-Beyond the fields that every scenario has, these are read: ``vendor`` of a node; ``pool`` and ``from`` of a rate;
-``valid_from``, ``valid_until``, ``override`` of a quota, ``remove: true`` of a quota step; ``rename``, ``state`` of a
-pool step; ``priority_class: {name, value}`` as a step; a ``team`` step that names a new team creates it;
+Beyond the fields that every scenario has, these are read: ``vendor`` and ``taints`` of a node; ``tolerations`` and
+``apart`` of a submission; ``pool`` and ``from`` of a rate; ``valid_from``, ``valid_until``, ``override`` of a quota,
+``remove: true`` of a quota step; ``rename``, ``state`` of a pool step; ``priority_class: {name, value}`` as a step; a
+``team`` step that names a new team creates it;
 ``pool/node`` where two pools have a node of the same name; a name that was submitted with ``repeat`` stands for all of
-its jobs; ``pool`` in what is expected of a team counts that pool alone; ``cost`` of a job.
+its jobs; ``pool`` in what is expected of a team counts that pool alone; ``cost`` of a job. Of a pool's options also
+``idle_limit`` and ``max_evictions`` (null: none), of a submission ``max_evictions``. ``duration`` of a service is how
+long each replica lives before it ends as ``exit`` says. What a job uses is unknown until a ``utilization`` step.
+
+How models may be cut: ``models: [{name, vendor, memory_mib, slicing: any | templates | whole, templates: [{name, gpus,
+memory_mib}, …]}]`` at the top, or ``slicing`` and ``templates`` of a node, for its model; and ``model: {name, slicing,
+templates}`` as a step. A model that is known by name is cut as its maker cuts it where nothing else is said. A quota
+may have ``memory_limit_mib``, a priority class ``max_gpus_per_team``; a ``priority`` step is done by the ``user`` that
+it names, else by who submitted the job. Of a job ``allocated``, ``memory_mib`` (of devices, held) and ``template`` are
+expected, of a team ``memory_mib``.
+
+Money (``scenario_money`` has the fields): ``billing: {time_zone, tax_percent, packages_pay: net | gross}`` at the
+top, UTC without tax where it is left out. Steps ``budget: {team, amount, period: month | quarter | year | total,
+action: warn | hold, thresholds: [percent, …], starts, ends}`` (a month's that warns where nothing is said; again for
+the same team and period it changes that one; ``remove: true`` removes it), ``package: {team, gpu_hours, pool, model,
+price, starts, expires}``, ``plan: {team, name, monthly_fee, day}`` (from that day on), ``invoice: {team, month}``
+(issues it; again changes nothing). Expected: ``invoice: {team, month, total, net, tax, prepaid, due, issued, lines}``
+or a list of such; it is the invoice if it was issued, else what it would be now. ``lines`` is how many there are, or
+a list of ``{description, model, pool, kind, gpu_hours, per_hour, amount}``, each of any of these (a part of the
+description is enough): then there are as many lines, and each matches one of its own. And ``teams: {name:
+{budget_events: N}}`` counts thresholds that were told.
 """
 
 from __future__ import annotations
@@ -17,8 +38,10 @@ from typing import Any
 from inventory.models import AcceleratorModel, Device, Node, Pool
 from scheduling.core.units import milli_from_gpus
 from scheduling.models import Job
+from scheduling.simulation import scenario_money as money
 from scheduling.simulation import scenario_values as values
 from scheduling.simulation.scenario_model import Check, Entry, NodeSpec, PoolSpec, Scenario, Step
+from scheduling.simulation.scenario_models import MODEL_RULE, ModelSpec, cut, read_models
 from scheduling.simulation.scenario_names import Names
 from scheduling.simulation.scenario_values import (
     Field,
@@ -27,7 +50,6 @@ from scheduling.simulation.scenario_values import (
     converted,
     may,
     need,
-    not_built,
     read_fields,
     sections,
     text,
@@ -47,7 +69,8 @@ MOST_REPEATS = 1000
 TOP = {
     "title": need(text),
     "start": may(values.absolute),
-    **{name: may(as_given) for name in ("pools", "rates", "priority_classes", "teams", "quotas", "steps")},
+    "billing": may(as_given),
+    **{name: may(as_given) for name in ("models", "pools", "rates", "priority_classes", "teams", "quotas", "steps")},
 }
 NODE = {
     "name": need(text),
@@ -56,11 +79,19 @@ NODE = {
     "model": may(text),
     "vendor": may(choice(*AcceleratorModel.Vendor.values)),
     "memory_mib": may(whole(1, 2**31 - 1)),
+    **MODEL_RULE,
     "cpu": may(values.scaled(1000)),
     "host_memory_gib": may(values.scaled(1024)),
     "labels": may(values.text_map),
+    "taints": may(values.text_map),
 }
-POOL_OPTIONS = {"half_life": may(not_built), "grace": may(values.duration), "min_runtime": may(values.duration)}
+POOL_OPTIONS = {
+    "half_life": unset(values.duration),
+    "grace": may(values.duration),
+    "min_runtime": may(values.duration),
+    "idle_limit": unset(values.duration),
+    "max_evictions": unset(whole(0, 32_767)),
+}
 
 
 POOL = {
@@ -80,6 +111,7 @@ PRIORITY_CLASS = {
     "value": need(whole(-(2**31), 2**31 - 1)),
     "cluster_wide": may(values.flag),
     "max_jobs_per_team": unset(whole(0, 10**6)),
+    "max_gpus_per_team": unset(milli_from_gpus),
 }
 TEAM = {"name": need(text), "parent": unset(text)}
 QUOTA = {
@@ -90,6 +122,7 @@ QUOTA = {
     "weight": may(whole(0, 10**9)),
     "reserved": may(milli_from_gpus),
     "per_user_limit": unset(milli_from_gpus),
+    "memory_limit_mib": unset(whole(0, 10**12)),
     "valid_from": may(values.moment),
     "valid_until": may(values.moment),
     "override": may(values.flag),
@@ -99,20 +132,21 @@ SUBMIT = {
     "team": need(text),
     "user": may(text),
     "repeat": may(whole(1, MOST_REPEATS)),
-    "topology": may(not_built),
-    "after": may(not_built),
+    "after": may(values.texts),
     **{
         name: may(as_given)
         for name in (
             "pool pools gpus devices gpu_memory_mib cpu memory_gib tasks min_tasks model vendor node_selector groups "
-            "priority preemptible duration time_limit exit kind retries min_runtime min_device_memory_mib"
+            "priority preemptible duration time_limit exit kind retries min_runtime max_evictions "
+            "min_device_memory_mib topology apart tolerations"
         ).split()
     },
 }
 ACTIONS: Mapping[str, Mapping[str, Field]] = {
     "submit": SUBMIT,
     **{name: {"job": need(text)} for name in ("cancel", "hold", "release")},
-    "priority": {"job": need(text), "value": may(whole(-(2**31), 2**31 - 1)), "class": may(text)},
+    "priority": {"job": need(text), "value": may(whole(-(2**31), 2**31 - 1)), "class": may(text), "user": may(text)},
+    "model": {"name": need(text), **MODEL_RULE},
     "priority_class": PRIORITY_CLASS,
     "quota": {**QUOTA, "remove": may(values.only_true)},
     "team": {**TEAM, "delete": may(values.only_true)},
@@ -125,11 +159,10 @@ ACTIONS: Mapping[str, Mapping[str, Field]] = {
         "health": need(choice(*Device.Health.values)),
     },
     "restart": {},
+    **money.ACTIONS,
     "utilization": {"job": need(text), "compute": need(values.money), "memory": need(values.money)},
     "expect": {},
 }
-NOT_BUILT_ACTIONS = ("budget",)
-
 FACTS: Mapping[str, Mapping[str, values.Convert]] = {
     "jobs": {
         "state": values.plain(choice(*Job.State.values)),
@@ -143,8 +176,11 @@ FACTS: Mapping[str, Mapping[str, values.Convert]] = {
             else values.NUMBER(value)
         ),
         "preemptions": values.NUMBER,
+        "allocated": values.GPUS,
+        "memory_mib": values.NUMBER,
+        "template": values.plain(text),
         "started_at": values.MOMENT,
-        "estimated_start": not_built,
+        "estimated_start": values.MOMENT,
         "cost": values.compared_decimal,
     },
     "teams": {
@@ -153,12 +189,14 @@ FACTS: Mapping[str, Mapping[str, values.Convert]] = {
         "pending": values.GPUS,
         "cost": values.compared_decimal,
         "gpu_hours": values.compared_decimal,
+        "memory_mib": values.NUMBER,
+        "budget_events": values.NUMBER,
     },
     "pools": dict.fromkeys(("free", "allocated", "capacity", "fragmented"), values.GPUS),
     "nodes": dict.fromkeys(("allocated", "free"), values.GPUS),
     "counts": dict.fromkeys(Job.State.values, values.NUMBER),
 }
-NOT_BUILT_SUBJECTS = ("invoice",)
+MOMENTS = ("started_at", "estimated_start")
 
 
 def read_scenario(path: Path) -> Scenario:
@@ -166,7 +204,8 @@ def read_scenario(path: Path) -> Scenario:
     top = read_yaml(path)
     head = read_fields(top, "", TOP)
     start = head.get("start", DEFAULT_START)
-    pools = tuple(_pool(*each) for each in _list(top, "pools"))
+    models = read_models(_list(top, "models"))
+    pools = tuple(_pool(*each, models) for each in _list(top, "pools"))
     if not pools:
         raise ScenarioError("needs at least one pool", field="pools", line=top.lines.get("pools", top.line))
     found = Scenario(
@@ -174,11 +213,13 @@ def read_scenario(path: Path) -> Scenario:
         title=head["title"],
         start=start,
         pools=pools,
+        models=models,
         rates=tuple(_rate(each, start, top) for each in _entries(top, "rates", RATE)),
         priority_classes=_entries(top, "priority_classes", PRIORITY_CLASS),
         teams=_entries(top, "teams", TEAM),
         quotas=tuple(_quota(each, start, top) for each in _entries(top, "quotas", QUOTA)),
         steps=_steps(top, start),
+        billing=money.read_terms(top),
     )
     Names(found).check()
     return found
@@ -215,9 +256,10 @@ def _moment(value: timedelta | datetime, start: datetime, top: Section) -> datet
 # ---- pools -----------------------------------------------------------------------------------------------------------
 
 
-def _pool(section: Section, line: int, where: str) -> PoolSpec:
+def _pool(section: Section, line: int, where: str, models: dict[str, ModelSpec]) -> PoolSpec:
     nodes = [
-        _nodes(*each) for each in sections(section.get("nodes"), f"{where}.nodes", section.lines.get("nodes", line))
+        _nodes(*each, models)
+        for each in sections(section.get("nodes"), f"{where}.nodes", section.lines.get("nodes", line))
     ]
     given = read_fields(section, where, {**POOL, "nodes": may(as_given)}, line)
     return PoolSpec(
@@ -231,8 +273,13 @@ def pool_options(given: Mapping[str, Any], section: Section, where: str) -> dict
     if "options" in given:
         inner = section["options"]
         more = read_fields(inner, f"{where}.options", POOL_OPTIONS, section.lines["options"])
-        for name in ("grace", "min_runtime"):
+        if "max_evictions" in more:
+            options["max_evictions"] = more["max_evictions"]
+        for name in ("half_life", "grace", "min_runtime", "idle_limit"):
             if name in more:
+                if more[name] is None:
+                    options[f"{name}_s"] = None
+                    continue
                 if more[name] % timedelta(seconds=1):
                     field = f"{where}.options.{name}"
                     raise ScenarioError("must be whole seconds", line=inner.lines[name], field=field)
@@ -240,10 +287,12 @@ def pool_options(given: Mapping[str, Any], section: Section, where: str) -> dict
     return options
 
 
-def _nodes(section: Section, line: int, where: str) -> list[NodeSpec]:
+def _nodes(section: Section, line: int, where: str, models: dict[str, ModelSpec]) -> list[NodeSpec]:
     given = read_fields(section, where, NODE, line)
     model = given.get("model", DEFAULT_MODEL)
-    known = accelerators.BY_NAME.get(model)
+    known = models.get(model) or accelerators.BY_NAME.get(model)
+    if given.get("accelerators", 0):
+        cut(models, model, given, section, where, line, DEFAULT_MEMORY_MIB)
     names = [given["name"]]
     if "count" in given:
         names = [f"{given['name']}-{index}" for index in range(given["count"])]
@@ -258,6 +307,7 @@ def _nodes(section: Section, line: int, where: str) -> list[NodeSpec]:
             cpu_milli=given.get("cpu", 64_000),
             host_memory_mib=given.get("host_memory_gib", 512 * 1024),
             labels=given.get("labels", {}),
+            taints=given.get("taints", {}),
         )
         for name in names
     ]
@@ -283,8 +333,6 @@ def _steps(top: Section, start: datetime) -> tuple[Step, ...]:
 def _step(section: Section, line: int, where: str, start: datetime, top: Section) -> Step:
     names = [key for key in section if key not in ("at", "refused")]
     for key in names:
-        if key in NOT_BUILT_ACTIONS:
-            raise ScenarioError(values.NOT_BUILT, line=section.lines[key], field=f"{where}.{key}")
         if key not in ACTIONS:
             raise ScenarioError(
                 "there is no such action",
@@ -311,7 +359,7 @@ def _step(section: Section, line: int, where: str, start: datetime, top: Section
         converted(action, choice("scheduler"), place, action_line)
         return Step(line, at, written, kind, {}, (), refused)
     given = read_fields(action, place, ACTIONS[kind], action_line)
-    given = _with_moments(given, ("from", "valid_from", "valid_until"), start, top)
+    given = _with_moments(given, ("from", "valid_from", "valid_until", "starts", "ends", "expires"), start, top)
     _check_action(kind, given, action, place)
     if kind == "pool":
         given = {"name": given["name"], "rename": given.get("rename"), "options": pool_options(given, action, place)}
@@ -354,25 +402,21 @@ def _check_action(kind: str, given: Mapping[str, Any], section: Section, where: 
         refuse("needs model or pool")
     if kind == "utilization" and (given["compute"] > 1 or given["memory"] > 1):
         refuse("compute and memory are parts from 0 to 1")
-    if kind == "submit" and given.get("kind") == "service" and "duration" in given:
-        refuse(f"starting the tasks of a service again when they end {values.NOT_BUILT}", "duration")
-    if kind == "submit":
-        for position, group in enumerate(given.get("groups") or []):
-            if isinstance(group, Section) and "topology" in group:
-                field = f"{where}.groups[{position}].topology"
-                raise ScenarioError(values.NOT_BUILT, line=group.lines["topology"], field=field)
+    money.check_action(kind, given, refuse)
 
 
 def _checks(section: Any, line: int, where: str, start: datetime, top: Section) -> list[Check]:
     if not isinstance(section, Section) or not section:
-        raise ScenarioError("must be a mapping that expects something", line=line, field=where, allowed=sorted(FACTS))
+        known = sorted([*FACTS, "invoice"])
+        raise ScenarioError("must be a mapping that expects something", line=line, field=where, allowed=known)
     found: list[Check] = []
     for subject, inner in section.items():
         place, here = f"{where}.{subject}", section.lines[subject]
-        if subject in NOT_BUILT_SUBJECTS:
-            raise ScenarioError(values.NOT_BUILT, line=here, field=place)
+        if subject == "invoice":
+            found += money.checks(inner, here, place)
+            continue
         if subject not in FACTS:
-            raise ScenarioError("there is no such subject", line=here, field=place, allowed=sorted(FACTS))
+            raise ScenarioError("there is no such subject", line=here, field=place, allowed=sorted([*FACTS, "invoice"]))
         if not isinstance(inner, Section):
             raise ScenarioError("must be a mapping", line=here, field=place)
         if subject == "counts":
@@ -405,11 +449,11 @@ def _facts(subject: str, name: str, facts: Section, where: str, start: datetime,
         if fact not in known:
             allowed = sorted([*known, "pool"] if subject == "teams" else known)
             raise ScenarioError("there is no such fact to expect", line=line, field=field, allowed=allowed)
-        if given is None and fact in ("reason", "node", "started_at"):
+        if given is None and fact in ("reason", "node", "template", *MOMENTS):
             wanted = values.Wanted("none", "=", None)
         else:
             wanted = converted(given, known[fact], field, line)
-        if fact == "started_at" and wanted.value is not None:
+        if fact in MOMENTS and wanted.value is not None:
             wanted = values.Wanted(wanted.written, wanted.operator, _moment(wanted.value, start, top))
         found.append(Check(line, subject, name, fact, wanted, pool))
     return found

@@ -13,7 +13,6 @@ from scheduling.core.units import QuantityError, exact, format_gpus, milli_from_
 from scheduling.simulation.scenario_yaml import Items, ScenarioError, Section
 
 Convert = Callable[[Any], Any]
-NOT_BUILT = "is not supported yet by this scheduler"
 LONGEST = timedelta(days=3660)
 
 
@@ -37,10 +36,6 @@ def may(convert: Convert) -> Field:
 def unset(convert: Convert) -> Field:
     """A key whose ``null`` means "not set" rather than "not given"."""
     return Field(convert, nullable=True)
-
-
-class NotBuilt(ValueError):
-    """The field is part of scenario files, and nothing here can act on it yet."""
 
 
 def read_fields(section: Any, where: str, fields: Mapping[str, Field], line: int = 1) -> dict[str, Any]:
@@ -73,8 +68,6 @@ def converted(given: Any, convert: Convert, where: str, line: int) -> Any:
         raise ScenarioError(error.message, line=line, field=where, allowed=error.allowed or None) from None
     except NotOneOf as error:
         raise ScenarioError(str(error), line=line, field=where, allowed=error.allowed) from None
-    except NotBuilt as error:
-        raise ScenarioError(str(error) or NOT_BUILT, line=line, field=where) from None
     except (ValueError, TypeError, OverflowError) as error:
         raise ScenarioError(str(error), line=line, field=where) from None
 
@@ -172,10 +165,6 @@ def absolute(value: Any) -> datetime:
     if found.tzinfo is None:
         raise ValueError(f"{value} names no time zone; write 2026-03-28T23:00:00Z or +01:00")
     return found.astimezone(UTC)
-
-
-def not_built(value: Any) -> Any:
-    raise NotBuilt(NOT_BUILT)
 
 
 # ---- collections -----------------------------------------------------------------------------------------------------

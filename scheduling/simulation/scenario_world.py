@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
@@ -12,8 +12,9 @@ from typing import Any, Protocol
 
 from events.errors import Refusal
 from inventory.models import AcceleratorModel, Node, Pool
-from inventory.services import NodeEntry, add_nodes, create_engine, create_pool, set_accelerator_model
+from inventory.services import NodeEntry, add_nodes, create_engine, create_pool
 from quotas.services import set_quota
+from scheduling import ports
 from scheduling.engines.simulated import SimulatedEngine
 from scheduling.models import PriorityClass
 from scheduling.services.cycle import Scheduler
@@ -21,7 +22,7 @@ from scheduling.services.reconcile import Reconciler
 from scheduling.services.requests import read_job
 from scheduling.services.stop import set_priority_class
 from scheduling.services.submit import ensure_priority_classes
-from scheduling.simulation.clockwork import Clockwork
+from scheduling.simulation.clockwork import Clockwork, Watcher
 from scheduling.simulation.scenario_model import Entry, NodeSpec, PoolSpec, Scenario
 from scheduling.simulation.scenario_yaml import ScenarioError
 from tenants.models import SLUG, Membership, Team, User
@@ -44,6 +45,51 @@ class SetRate(Protocol):
     ) -> object: ...
 
 
+class InvoiceSeen(Protocol):
+    """A team's month as it was billed, or would be now. ``sums`` has net, tax, total, prepaid and due; each of
+    ``lines`` kind, description, pool, model, per_hour, work (milli × microseconds) and amount."""
+
+    @property
+    def number(self) -> str:
+        """Empty until it is issued."""
+
+    @property
+    def sums(self) -> Any: ...
+
+    @property
+    def lines(self) -> Sequence[Any]: ...
+
+
+class Books(Protocol):
+    """How money is kept: ``billing.books``, which this app may not import. What is refused is a Refusal."""
+
+    def on_terms(self, terms: Mapping[str, Any]) -> AbstractContextManager[None]:
+        """Inside, money is kept on these terms: time_zone, tax_percent, packages_pay."""
+
+    def set_budget(self, team: Team, values: Mapping[str, Any], now: datetime) -> None:
+        """The team's budget of this period is as given: made, changed, or removed."""
+
+    def add_package(
+        self,
+        team: Team,
+        values: Mapping[str, Any],
+        now: datetime,
+        *,
+        pool: Pool | None = None,
+        model: AcceleratorModel | None = None,
+    ) -> None:
+        """The team has bought and paid a package."""
+
+    def set_plan(self, team: Team, values: Mapping[str, Any], now: datetime) -> None:
+        """The team is on the plan from a day on."""
+
+    def issue_invoice(self, team: Team, month: str, now: datetime) -> None:
+        """The team's invoice of the month is issued."""
+
+    def invoice_of(self, team: Team, month: str, now: datetime) -> InvoiceSeen:
+        """The invoice that was issued, or the draft."""
+
+
 @dataclass
 class World:
     """Everything by the name that the scenario's file gives it. ``jobs``: ids, of every submission under the name."""
@@ -52,6 +98,7 @@ class World:
     clockwork: Clockwork
     engine: SimulatedEngine
     set_rate: SetRate
+    books: Books | None = None
     pools: dict[str, Pool] = field(default_factory=dict)
     nodes: dict[str, Node] = field(default_factory=dict)
     models: dict[str, AcceleratorModel] = field(default_factory=dict)
@@ -80,12 +127,23 @@ class World:
     def payload(self, values: Mapping[str, Any], name: str) -> dict[str, Any]:
         """The request that a submit step stands for, under this name."""
         team = self.teams.get(values["team"])
-        rest = {key: value for key, value in values.items() if key not in ("job", "user", "repeat")}
+        rest = {key: value for key, value in values.items() if key not in ("job", "user", "repeat", "after")}
+        if "after" in values:
+            rest["after"] = self._predecessors(values["after"])
         return {**rest, "name": name, "team": team.slug if team else values["team"]}
+
+    def _predecessors(self, names: Sequence[str]) -> list[int | str]:
+        """The ids of the jobs that stand under these names; a name under which there is none as it is."""
+        found: dict[int | str, None] = {}
+        for name in names:
+            known: list[int | str] = [*self.jobs.get(name, ())]
+            found.update(dict.fromkeys(known or [name]))
+        return list(found)
 
     def restart(self) -> None:
         """The scheduler and its reconcilers are new ones that know nothing but the database; the engine went on."""
         self.clockwork.scheduler = leading_scheduler(self.now)
+        self.clockwork.watch = ports.budgets.watch()
         self.clockwork.reconcilers = [
             Reconciler(reconciler.connection, reconciler.engine) for reconciler in self.clockwork.reconcilers
         ]
@@ -98,14 +156,14 @@ def leading_scheduler(now: datetime) -> Scheduler:
     return scheduler
 
 
-def build_world(scenario: Scenario, set_rate: SetRate) -> World:
+def build_world(scenario: Scenario, set_rate: SetRate, books: Books | None = None) -> World:
     """The scenario's start, in the present database. Raises ScenarioError where the services refuse it."""
     now = scenario.start
     ensure_priority_classes()
     connection = create_engine("simulation", "simulated")
-    engine = SimulatedEngine()
-    clockwork = Clockwork(now, leading_scheduler(now), [Reconciler(connection, engine)])
-    world = World(scenario, clockwork, engine, set_rate)
+    engine = SimulatedEngine(swings=False)
+    clockwork = Clockwork(now, leading_scheduler(now), [Reconciler(connection, engine)], watcher=Watcher())
+    world = World(scenario, clockwork, engine, set_rate, books)
     for position, pool in enumerate(scenario.pools):
         with _refusals_at(f"pools[{position}]", pool.line):
             world.pools[pool.name] = create_pool(
@@ -145,7 +203,7 @@ def _each(entries: Iterable[Entry], where: str, act: Callable[[Mapping[str, Any]
 def _add_nodes(world: World, pool: PoolSpec) -> None:
     for spec in pool.nodes:
         if spec.accelerators and spec.model not in world.models:
-            world.models[spec.model] = set_accelerator_model(spec.model, spec.vendor, spec.memory_mib)
+            world.models[spec.model] = world.scenario.models[spec.model].enter(world.now)
     entries = [_entry(world, spec) for spec in pool.nodes]
     for spec, node in zip(pool.nodes, add_nodes(world.pools[pool.name], entries, world.now), strict=True):
         world.nodes.setdefault(spec.name, node)
@@ -154,7 +212,7 @@ def _add_nodes(world: World, pool: PoolSpec) -> None:
 
 def _entry(world: World, spec: NodeSpec) -> NodeEntry:
     devices = tuple((world.models[spec.model], spec.memory_mib, "") for _ in range(spec.accelerators))
-    return NodeEntry(spec.name, spec.cpu_milli, spec.host_memory_mib, devices, spec.labels)
+    return NodeEntry(spec.name, spec.cpu_milli, spec.host_memory_mib, devices, spec.labels, spec.taints)
 
 
 def _parents_first(teams: tuple[Entry, ...]) -> list[Entry]:
@@ -168,7 +226,9 @@ def _parents_first(teams: tuple[Entry, ...]) -> list[Entry]:
 
 
 def add_priority_class(values: Mapping[str, Any], now: datetime) -> PriorityClass:
-    options = {key: value for key, value in values.items() if key not in ("name", "value")}
+    options = {key: value for key, value in values.items() if key not in ("name", "value", "max_gpus_per_team")}
+    if "max_gpus_per_team" in values:
+        options["max_milli_per_team"] = values["max_gpus_per_team"]
     return set_priority_class(values["name"], values["value"], now, **options)
 
 

@@ -17,13 +17,15 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
 from scheduling import ports
-from scheduling.browsing import history, places, price_now, spans, task_rows
+from scheduling.browsing import decision_rows, history, places, price_now, spans, task_rows
+from scheduling.granted import granted_to_groups
 from scheduling.models import Job
-from scheduling.selectors import visible_job
-from scheduling.services.stop import cancel_jobs, hold_job, release_job
+from scheduling.selectors import links_of, reasons_for, visible_job, visible_jobs
+from scheduling.services.holding import hold_for, release_for
+from scheduling.services.stop import cancel_jobs
 from scheduling.states import JOB_ENDED
 from tenants.pages import SignedIn, page, show
-from tenants.policy import may, require
+from tenants.policy import may, require, visible_team_ids
 
 
 @page
@@ -33,15 +35,22 @@ def job(request: SignedIn, job_id: int) -> HttpResponse:
     found = visible_job(request.user, job_id)
     events = history(found)
     cost = ports.meter.job_costs([found.pk], now).get(found.pk)
+    after, followers = links_of([found.pk], visible_team_ids(request.user))[found.pk]
+    linked = visible_jobs(request.user).in_bulk([*after, *followers])
     context = {
         "job": found,
+        "after": [linked[job_id] for job_id in after if job_id in linked],
+        "followers": [linked[job_id] for job_id in followers if job_id in linked],
         "team": found.team,
         "now": now,
         "ended": found.state in JOB_ENDED,
         "groups": list(found.groups.all()),
+        "granted": granted_to_groups(found.pk),
         "tasks": task_rows(found),
         "places": places(found),
         "events": events,
+        "decisions": decision_rows(found, request.user),
+        "reasons": reasons_for(request.user, found.reasons, found.pool.unit),
         "spans": spans(found, events, now),
         "cost": cost,
         "per_hour": price_now(found, now),
@@ -85,7 +94,7 @@ def cancel(request: SignedIn, job_id: int) -> HttpResponse:
 @require_POST
 def hold(request: SignedIn, job_id: int) -> HttpResponse:
     def keep(found: Job, now: datetime, actor: int) -> None:
-        hold_job(found, now, actor_id=actor)
+        hold_for(request.user, found, now)
 
     return _act(request, job_id, "job.hold", keep, _("The job is held: it is passed over until you release it."))
 
@@ -94,8 +103,6 @@ def hold(request: SignedIn, job_id: int) -> HttpResponse:
 @require_POST
 def release(request: SignedIn, job_id: int) -> HttpResponse:
     def let(found: Job, now: datetime, actor: int) -> None:
-        if found.hold not in ("", Job.Hold.OWNER):
-            require(request.user, "fleet.operate")
-        release_job(found, now, actor_id=actor)
+        release_for(request.user, found, now)
 
     return _act(request, job_id, "job.hold", let, _("The job is back in the queue, by its first submission."))

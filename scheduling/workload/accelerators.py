@@ -42,6 +42,14 @@ class Accelerator:
     demo_rate: Decimal  # per GPU-hour
     templates: tuple[SliceTemplate, ...] = ()  # ascending
 
+    @property
+    def stored_templates(self) -> tuple[dict[str, str | int], ...]:
+        """The templates as ``inventory.services.set_accelerator_model`` takes them."""
+        return tuple(
+            {"name": each.name, "compute_milli": each.compute_milli, "memory_mib": each.memory_mib}
+            for each in self.templates
+        )
+
     def fitting(self, compute_milli: int) -> int:
         """The least slice of this model, in milli of a device, that gives at least ``compute_milli`` (1..1000)."""
         if self.slice_rule == "any":

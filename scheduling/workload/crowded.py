@@ -1,7 +1,8 @@
 """A crowded pool for measurements: a fleet of 12,130 nodes that is full, and 10,000 jobs of 100 teams that wait for it.
 
 Everything is drawn from ``random.Random`` with a fixed seed: the same world every time. One job of the queue can start
-(``Crowd.startable``): it asks for so little CPU that it fits beside the one device that is free, and nobody else does.
+(``Crowd.startable``): it asks for so little CPU that it fits beside the one device that is free, nobody else does; and
+it ends long before that device is needed by the job that it is kept for.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from scheduling.workload.records import TraceNode
 POOL = 1
 SUBMITTED_AT = 1_750_000_000_000_000  # microseconds; the first of the queue
 SECOND = 1_000_000
+HOUR_S = 3600
 LEAST_CPU = 1000  # milli-cores: what every job of the queue asks for at least, but the one that can start
 SEED = 11
 WHOLE_SIZES = (8, 4, 2, 1)
@@ -193,6 +195,7 @@ def _running(number: int, team_id: int, placement: Placement, size: Size) -> Run
         started_at=SUBMITTED_AT - number * SECOND,
         tasks=(RunningTask(number, 0, placement),),
         least=(1,),
+        ends_at=SUBMITTED_AT + (size.jobs + HOUR_S * (1 + number % 48)) * SECOND,
     )
 
 
@@ -215,6 +218,7 @@ def _queue(
                 pool_ids=(POOL,),
                 groups=(Group("main", tasks, tasks, request),),
                 submitted_at=SUBMITTED_AT + job_id * SECOND,
+                time_limit=60 * SECOND if job_id == startable else None,
             )
         )
     return tuple(jobs), startable

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 from django.test import Client
@@ -70,3 +72,17 @@ def walk(api: Api, path: str) -> list[Any]:
         rows += page["results"]
         following = page["next"] and page["next"].partition("/api/v1")[2]
     return rows
+
+
+def money_of(team: Any, now: datetime) -> dict[str, int]:
+    """A budget, a package and an invoice of the team."""
+    from billing.services.budgets import create_budget
+    from billing.services.invoices import issue_invoice
+    from billing.services.packages import add_package
+
+    month = (now.replace(day=1) - timedelta(days=1)).date().replace(day=1)
+    return {
+        "budget_id": create_budget(team, Decimal(1000), now).pk,
+        "package_id": add_package(team, Decimal(100), now).pk,
+        "invoice_id": issue_invoice(team, month, now).pk,
+    }

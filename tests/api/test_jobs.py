@@ -249,9 +249,7 @@ def test_what_a_query_cannot_mean_is_refused_by_name(api, query, field, status):
     assert api["bob"].get(f"/jobs?{query}", status)["field"] == field
 
 
-def test_a_dry_run_is_refused_by_name_until_there_is_one(api):
-    problem = api["bob"].post("/jobs?dry_run=true", HELLO, 400)
-    assert (problem["field"], problem["errors"][0]["code"]) == ("dry_run", "not_supported_yet")
+def test_a_parameter_that_there_is_not_is_refused_by_name(api):
     assert api["bob"].post("/jobs?dry-run=true", HELLO, 400)["errors"][0]["code"] == "unknown_name"
     assert not Job.objects.exists()
 
@@ -380,15 +378,28 @@ def test_the_request_can_be_read_back_and_sent_again(api):
         "name": "two kinds",
         "groups": [
             {"name": "workers", "tasks": 2, "min_tasks": 1, "gpus": 0.5, "devices": 2, "memory_gib": 1.5, "cpu": 0.5},
-            {"name": "servers", "tasks": 1, "gpus": 2, "model": "A100-80G", "node_selector": {"rack": "r1"}},
+            {
+                "name": "servers",
+                "tasks": 1,
+                "gpus": 2,
+                "model": "A100-80G",
+                "node_selector": {"rack": "r1"},
+                "tolerations": {"spot": "*"},
+            },
         ],
         "time_limit": "90s",
         "retries": 2,
+        "topology": {"level": "zone", "required": False},
+        "apart": "rack",
     }
     job = api["bob"].post("/jobs", asked)
+    assert (job["topology"], job["apart"]) == ({"level": "zone", "required": False}, "rack")
     assert (job["gpus"], job["time_limit"], job["requested"]) == (None, 90, 4)
     workers, servers = job["groups"]
     assert (workers["gpus"], workers["devices"], workers["memory_gib"], workers["cpu"]) == (0.5, 2, 1.5, 0.5)
     assert (servers["gpus"], servers["devices"], servers["model"]) == (2, 2, ["A100-80G"])
+    assert (workers["tolerations"], servers["tolerations"]) == ({}, {"spot": "*"})
     again = api["bob"].post("/jobs", {**asked, "groups": job["groups"]})
     assert again["groups"] == job["groups"]
+    plain = api["bob"].post("/jobs", {**HELLO, "topology": {"level": "host"}})
+    assert (plain["topology"], plain["apart"]) == ({"level": "host", "required": True}, None)

@@ -60,7 +60,9 @@ WRONG_JOBS: dict[str, tuple[dict[str, Any], str, int, Any]] = {
     "NUL in the name": ({"name": "a\0b"}, "name", 400, None),
     "half a surrogate pair": ({"name": "a\ud800"}, "name", 400, None),
     "half a surrogate pair as a key": ({"environment": {"\udfff": "1"}}, "environment", 400, None),
-    "what comes later": ({"topology": {"level": "rack"}}, "topology", 400, None),
+    "what comes later": ({"after": [1]}, "after", 400, None),
+    "an unknown level": ({"topology": {"level": "row"}}, "topology.level", 400, ["zone", "block", "rack", "host"]),
+    "a level for nobody": ({"apart": "row"}, "apart", 400, ["zone", "block", "rack", "host"]),
 }
 
 

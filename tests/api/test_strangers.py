@@ -10,18 +10,21 @@ import pytest
 from django.test import Client
 from django.urls import URLPattern, URLResolver
 
+from billing.models import Budget, Invoice, Package
 from config.api_urls import urlpatterns
 from events.models import Event
 from quotas.models import Quota
 from scheduling.models import Allocation, Job
 from tenants.models import ApiToken
-from tests.api.client import HELLO, settled
+from tests.api.client import HELLO, money_of, settled
 
 PUBLIC = {"openapi.json", "openapi.yaml", "docs"}
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 BODIES: tuple[Any, ...] = (
     *(None, {}, HELLO, {"limit": 1}, {"name": "x"}, {"per_gpu_hour": "0"}),
     {"filter": {"team": "nlp"}},
+    *({"team": "nlp", "amount": "1"}, {"amount": "1"}, {"team": "nlp", "gpu_hours": "1"}, {"reason": "x"}),
+    {"team": "nlp", "month": "2026-03"},
 )
 
 
@@ -47,6 +50,7 @@ def things(api, world):
     job = api["bob"].post("/jobs", {**HELLO, "name": "zebra-job", "environment": {"K": "zebra-env"}})
     settled(world)
     set_quota(world.teams["nlp"], world.pool, world.now, guaranteed=3000, limit=5000)
+    money = money_of(world.teams["nlp"], world.now)
     token = ApiToken.objects.get(user=world.users["bob"])
     return {
         "job_id": job["id"],
@@ -58,6 +62,7 @@ def things(api, world):
         "token_id": token.pk,
         "model": "A100-80G",
         "name": "normal",
+        **money,
     }
 
 
@@ -74,6 +79,7 @@ def state():
         list(Quota.objects.order_by("pk").values_list("pk", "guaranteed", "limit", "updated_at")),
         list(ApiToken.objects.order_by("pk").values_list("pk", "revoked_at", "scopes")),
         Allocation.objects.count(),
+        [list(model.objects.order_by("pk").values()) for model in (Budget, Invoice, Package)],
     )
 
 
@@ -95,7 +101,7 @@ def test_a_stranger_sees_and_changes_nothing(api, world, things):
                 assert response.status_code < 500, (method, address)
     assert state() == before
     assert own <= {200, 400, 401, 403, 404, 405}
-    for listing in ("jobs", "quotas"):
+    for listing in ("jobs", "quotas", "budgets", "packages", "invoices"):
         assert api["mallory"].get(f"/{listing}")["results"] == []
     assert [team["slug"] for team in api["mallory"].get("/teams")["results"]] == ["ads"]
     ids = {"ids": [things["job_id"]]}
@@ -113,6 +119,12 @@ def test_foreign_and_absent_are_told_apart_by_nobody(api, things):
         ("/usage?team=nlp", "/usage?team=nobody"),
         (f"/usage?job={things['job_id']}", "/usage?job=987654"),
         ("/quotas/train/nlp", "/quotas/train/nobody"),
+        (f"/budgets/{things['budget_id']}", "/budgets/987654"),
+        (f"/packages/{things['package_id']}", "/packages/987654"),
+        (f"/invoices/{things['invoice_id']}", "/invoices/987654"),
+        (f"/invoices/{things['invoice_id']}/csv", "/invoices/987654/csv"),
+        ("/invoices?team=nlp", "/invoices?team=nobody"),
+        ("/invoices/draft?team=nlp&month=2026-03", "/invoices/draft?team=nobody&month=2026-03"),
     ):
         answers = [json.dumps(api["mallory"].get(path, 404)) for path in (there, not_there)]
         assert answers[0].replace("nlp", "nobody") == answers[1]

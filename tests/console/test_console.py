@@ -8,7 +8,8 @@ import pytest
 from django.contrib import admin
 from django.urls import reverse
 
-from billing.models import Rate
+from billing.models import Budget, Invoice, Package, Plan, Rate, TeamPlan
+from billing.services.invoices import issue_invoice
 from events.models import Event
 from inventory.models import Device, Node, Pool
 from quotas.models import Quota
@@ -71,6 +72,22 @@ def test_cordon_and_uncordon_are_told(operator, world):
         assert node.state == state
         event = Event.objects.filter(kind="node.state").last()
         assert (event.data["after"], event.actor_id) == (state, world.users["root"].pk)
+
+
+def test_labels_and_taints_of_a_node_are_edited_and_nothing_else_of_it(operator, world):
+    node = Node.objects.first()
+    form = {"labels": '{"rack": "r1"}', "taints": '{"dedicated": "nlp"}', "cpu_milli": "1", "state": "down"}
+    operator.post(address(Node, "change", node.pk), form)
+    before = (node.cpu_milli, node.state)
+    node.refresh_from_db()
+    assert (node.labels, node.taints) == ({"rack": "r1"}, {"dedicated": "nlp"})
+    assert (node.cpu_milli, node.state) == before
+    event = Event.objects.filter(kind="nodes.changed").last()
+    assert (event.data["names"], event.actor_id) == ([node.name], world.users["root"].pk)
+    answer = operator.post(address(Node, "change", node.pk), {"labels": "{}", "taints": '{"dedicated": 1}'})
+    assert "must map texts to texts" in answer.content.decode()
+    node.refresh_from_db()
+    assert node.labels == {"rack": "r1"}
 
 
 def test_jobs_are_held_released_and_cancelled(operator, busy):
@@ -149,3 +166,47 @@ def test_a_device_marked_failed_gets_no_new_work(operator, world):
     device.refresh_from_db()
     assert device.compute_allocated_milli == 0
     assert Job.objects.filter(state="running").count() == 7
+
+
+def test_a_budget_is_set_by_its_form_and_removed_by_its_action(operator, world):
+    form = {"team": world.teams["nlp"].pk, "amount": "0", "period": "month", "action": "hold", "thresholds": "[50]"}
+    form |= {"active": "on", **{f"{end}_at_{part}": "" for end in ("starts", "ends") for part in (0, 1)}}
+    answer = operator.post(address(Budget, "add"), {**form, "thresholds": "[0]"})
+    assert "whole percents" in answer.content.decode()
+    assert not Budget.objects.exists()
+    operator.post(address(Budget, "add"), form)
+    budget = Budget.objects.get()
+    assert world.submit(gpus=1).hold == "budget"
+    operator.post(address(Budget, "change", budget.pk), {**form, "amount": "5"})
+    budget.refresh_from_db()
+    assert budget.amount == 5
+    assert budget.team == world.teams["nlp"]
+    assert Job.objects.get().hold == ""
+    operator.post(address(Budget, "changelist"), {"action": "remove", "_selected_action": [budget.pk]})
+    assert not Budget.objects.exists()
+
+
+def test_a_package_is_ordered_in_hours_and_confirmed_by_its_action(operator, world):
+    form = {"team": world.teams["nlp"].pk, "work": "100", "pool": "", "model": "", "price": "5"}
+    form |= {f"{end}_at_{part}": "" for end in ("starts", "expires") for part in (0, 1)}
+    form["expires_at"] = ""
+    operator.post(address(Package, "add"), form)
+    package = Package.objects.get()
+    assert (package.work, package.state) == (100 * 3_600_000_000_000, "pending")
+    operator.post(address(Package, "changelist"), {"action": "confirm", "_selected_action": [package.pk]})
+    package.refresh_from_db()
+    assert package.state == "confirmed"
+
+
+def test_plans_invoices_and_their_lines_open(operator, world):
+    from datetime import date, timedelta
+
+    operator.post(address(Plan, "add"), {"name": "v1", "monthly_fee": "30"})
+    plan = Plan.objects.get()
+    month = date(2026, 1, 1)
+    form = {"team": world.teams["nlp"].pk, "plan": plan.pk, "starts_on": "2026-01-01"}
+    operator.post(address(TeamPlan, "add"), form)
+    invoice = issue_invoice(world.teams["nlp"], month, world.now + timedelta(days=60))
+    assert "30.00" in operator.get(address(Invoice, "change", invoice.pk)).content.decode()
+    operator.post(address(Invoice, "changelist"), {"action": "credit", "_selected_action": [invoice.pk]})
+    assert Invoice.objects.get(kind="credit").total == -30

@@ -95,7 +95,7 @@ class World:
         for _ in range(times):
             placement = at.fleet.place(request(gpus, **asks))
             assert placement is not None, "the world is too small for what runs in it"
-            at.fleet.take(placement)
+            at.fleet.take(placement, asks.get("team_id", 0))
             self._last = placement
             key = (self.teams[team].id, user)
             held = placement.milli if at.unit == "gpu" else placement.cpu_milli
@@ -107,7 +107,7 @@ class World:
 
     def works(
         self, name, team, gpus=1, *, tasks=1, least=None, at=None, pool=None, user=ALICE, priority=500,
-        preemptible=True, releasing=0, for_job=None, protected_until=0, **asks,
+        preemptible=True, releasing=0, for_job=None, protected_until=0, ends_at=None, holder=0, **asks,
     ):  # fmt: skip
         """A job that runs and may be told to give way; its last ``releasing`` tasks are being stopped already."""
         where, number = self._pool(pool), 1000 + len(self.running)
@@ -116,7 +116,7 @@ class World:
             self.runs(team, gpus, pool=pool, user=user, **asks)
             placement = self._last
             leaving = i >= tasks - releasing
-            made.append(RunningTask(number * 100 + i, 0, placement, leaving, for_job if leaving else None))
+            made.append(RunningTask(number * 100 + i, 0, placement, leaving, for_job if leaving else None, holder))
         self.running[name] = RunningJob(
             id=number,
             team_id=self.teams[team].id,
@@ -128,6 +128,7 @@ class World:
             tasks=tuple(made),
             least=(tasks if least is None else least,),
             protected_until=protected_until,
+            ends_at=ends_at,
         )
         return self
 
@@ -139,7 +140,8 @@ class World:
     def job(
         self, name, team, gpus=1, *, tasks=1, min_tasks=None, groups=None, at=None, pool=None, pools=None,
         user=ALICE, placed=0, priority=500, cluster_wide=False, preemptible=True, held=None, held_numbers=None,
-        max_running_of_class=None, priority_class="normal", growing=False, room_made_at=None, **asks,
+        max_running_of_class=None, priority_class="normal", growing=False, room_made_at=None, room_kept_since=None,
+        limit=None, topology=None, apart=None, **asks,
     ):  # fmt: skip
         number = len(self.jobs) + 1
         if groups is None:
@@ -161,6 +163,10 @@ class World:
             priority_class=priority_class,
             growing=growing,
             room_made_at=room_made_at,
+            topology=topology,
+            apart=apart,
+            room_kept_since=room_kept_since,
+            time_limit=limit,
         )
         return self
 
@@ -207,6 +213,11 @@ class Outcome:
     def started(self):
         """Names of what starts, in order."""
         return [self._names[start.job_id] for start in self.plan.starts]
+
+    @property
+    def kept(self):
+        """Name of who has a reservation → until when."""
+        return {self._names[kept.job_id]: kept.at for kept in self.plan.reservations}
 
     @property
     def evicted(self):

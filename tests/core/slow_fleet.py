@@ -41,6 +41,7 @@ class SlowNode:
     host_free: int
     labels: frozenset
     schedulable: bool
+    taints: tuple
     devices: list[SlowDevice]
 
 
@@ -66,6 +67,7 @@ class SlowFleet:
                 node.host_memory_mib - node.host_memory_used,
                 frozenset(node.labels),
                 node.schedulable,
+                node.taints,
                 [
                     SlowDevice(
                         device.id,
@@ -119,7 +121,7 @@ class SlowFleet:
         """Every way to choose the devices of one task in the node, whatever the score."""
         if not node.schedulable or node.cpu_free < request.cpu_milli or node.host_free < request.host_memory_mib:
             return []
-        if not set(request.node_selector) <= node.labels:
+        if not set(request.node_selector) <= node.labels or not self.tolerated(request, node):
             return []
         giving = [device for device in node.devices if request.devices and self.gives(request, device)]
         return [
@@ -128,14 +130,20 @@ class SlowFleet:
             if len({self.slice_of(request, device)[0] for device in chosen}) <= 1
         ]
 
+    def tolerated(self, request: Request, node: SlowNode) -> bool:
+        borne = dict(request.tolerations)
+        return all(borne.get(key) in ("*", value) for key, value in node.taints)
+
     # ---- which is best -----------------------------------------------------------------------------------------------
 
-    def place(self, request: Request) -> tuple[int, tuple[int, ...], int, tuple[int, ...]] | None:
-        """(node id, device ids, compute, memories) of the best choice, or None."""
+    def place(
+        self, request: Request, among: set[int] | None = None
+    ) -> tuple[int, tuple[int, ...], int, tuple[int, ...]] | None:
+        """(node id, device ids, compute, memories) of the best choice, or None; ``among``: positions, None is all."""
         best = None
-        for node in self.nodes:
+        for position, node in enumerate(self.nodes):
             choices = self.choices(request, node)
-            if not choices:
+            if not choices or (among is not None and position not in among):
                 continue
             chosen = self.best_choice(request, node, choices)
             score = self.node_score(request, node, chosen)

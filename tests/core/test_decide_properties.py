@@ -309,8 +309,12 @@ def test_nobody_waits_who_could_start(seed):
                 continue
             found = after.where_least_fits(pool, job)
             event("fits" if found else "does not fit")
-            if found:
-                assert not after.admits(pool, job, sum(charge(pool, placement) for placement in found))
+            if found and after.admits(pool, job, sum(charge(pool, placement) for placement in found)):
+                (kept,) = [each for each in plan.reservations if each.pool_id == pool_id]
+                event("kept for another")
+                assert kept.job_id != job.id
+                told = [reason for reason in plan.reasons[job.id] if reason.pool_id == pool_id]
+                assert [(reason.code, reason.numbers["job"]) for reason in told] == [("reserved_for", kept.job_id)]
 
 
 def over_committed(after, pool):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +16,8 @@ MODELS = ("a100", "t4")
 SCORES = ("binpack", "spread", "fragmentation")  # look-ahead: see test_lookahead.py
 VENDORS = ("nvidia", "amd")
 MEMORIES = (1000, 1003, 1600)
+TAINTS = (("dedicated", "nlp"), ("spot", "yes"))
+EVERY = (("dedicated", "*"), ("spot", "*"))
 LABELS = (("rack", "r1"), ("rack", "r2"), ("ssd", "yes"))
 
 
@@ -42,6 +45,7 @@ def worlds(draw: st.DrawFn) -> tuple[NodeState, ...]:
                 devices=tuple(devices),
                 schedulable=draw(st.integers(0, 9)) > 0,
                 labels=tuple(sorted(draw(st.sets(st.sampled_from(LABELS), max_size=2)))),
+                taints=draw(st.sampled_from(((), (), (TAINTS[0],), TAINTS))),
             )
         )
     return tuple(nodes)
@@ -70,6 +74,7 @@ def requests(draw: st.DrawFn, teams: bool) -> Request:
         min_device_memory_mib=draw(st.sampled_from((0, 0, 1003))),
         node_selector=draw(st.sampled_from(((), (), (LABELS[0],), (LABELS[0], LABELS[2])))),
         team_id=draw(st.integers(1, 2)) if teams else 0,
+        tolerations=draw(st.sampled_from(((), (TAINTS[0],), TAINTS, (("dedicated", "ads"),), EVERY))),
     )
 
 
@@ -102,6 +107,9 @@ def test_any_history(data: st.DataObject, nodes, score, exclusive, teams):
             placement = fleet.place(request)
             assert as_found(placement) == slow.place(request)
             assert fleet.place(request) == placement
+            among = data.draw(st.sets(st.integers(0, len(nodes) - 1)))
+            there = fleet.place_among(request, np.array(sorted(among), dtype=np.int64))
+            assert as_found(there) == slow.place(request, among)
             assert fleet.version == version
             if placement is not None:
                 fleet.take(placement, request.team_id)
@@ -154,9 +162,16 @@ def agree_on_headroom(fleet: Fleet, slow: SlowFleet, request: Request) -> None:
     limit = 4
     assert fleet.count_fitting(request, limit) == slow.most_tasks(request, limit)
 
-    matching = [node for node in slow.nodes if set(request.node_selector) <= node.labels]
+    each = fleet.tasks_by_node(request, limit)
+    assert min(limit, int(each.sum())) == slow.most_tasks(request, limit)
+    assert (each > 0).tolist() == [bool(slow.choices(request, node)) for node in slow.nodes]
+
+    labelled = [node for node in slow.nodes if set(request.node_selector) <= node.labels]
     if request.devices:
-        matching = [node for node in matching if any(slow._allowed(request, device) for device in node.devices)]
+        labelled = [node for node in labelled if any(slow._allowed(request, device) for device in node.devices)]
+    matching = [node for node in labelled if slow.tolerated(request, node)]
+    assert seen.tainted_nodes == len(labelled) - len(matching)
+    assert bool(seen.taints) == (seen.tainted_nodes > 0)
     there = [node for node in matching if node.schedulable]
     usable = [d for node in there for d in node.devices if request.devices and d.healthy and slow._allowed(request, d)]
     assert seen.matching_nodes == len(matching)
@@ -222,7 +237,7 @@ def _holding(node: NodeState, used, on_node) -> NodeState:
     cpu, host = on_node.get(node.id, (0, 0))
     return NodeState(
         node.id, node.name, node.rank, node.cpu_milli, node.host_memory_mib, devices, node.schedulable, cpu, host,
-        node.labels,
+        node.labels, node.taints,
     )  # fmt: skip
 
 

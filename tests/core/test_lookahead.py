@@ -243,3 +243,20 @@ def test_larger_nodes_filled_to_the_end_agree_with_plain_python():
             fleet.take(placement)
             slow.change(placement, 0, 1)
     assert len(reserved) > 1
+
+
+def test_asking_what_could_be_hosted_leaves_the_scores_as_they_are():
+    asked = [(Request(1, 1000), 3), (Request(1, 500), 2), (Request(cpu_milli=9000), 1)]
+    nodes = [
+        NodeState(n, f"n{n}", n, 8000, 64_000, (DeviceState(n * 10, 0, "A", "nvidia", 80_000),)) for n in range(1, 5)
+    ]
+    fleet = Fleet(nodes, score="lookahead", typical=typical_shapes(asked), demand=asked)
+    whole, too_large = asked[0][0], asked[2][0]
+    for _ in range(4):
+        assert fleet.possible_nodes(whole) == frozenset(range(4))
+        assert fleet.possible_nodes(too_large) == frozenset()
+        assert fleet.place(too_large) is None
+        placement = fleet.place(whole)
+        assert placement is not None
+        fleet.take(placement)
+    assert fleet.place(whole) is None

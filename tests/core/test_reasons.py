@@ -8,6 +8,7 @@ from scheduling.core.model import Reason
 from scheduling.core.reasons import REASONS, held_reason, message, reason
 
 QUOTA = {"team": "nlp", "pool": "train", "allocated": 2000, "requested": 500}
+MEMORY = {"team": "nlp", "pool": "train", "limit_mib": 40_000, "requested_mib": 10_000}
 ROOM = {
     "pool": "train",
     "models": [],
@@ -50,6 +51,40 @@ SENTENCES: list[tuple[str, dict[str, object], str]] = [
         "over_user_limit",
         QUOTA | {"limit": 2000, "user": 7},
         "one member of nlp may hold 2 GPUs in train: 2 in use by this one, this job needs 0.5",
+    ),
+    (
+        "over_memory_limit",
+        MEMORY | {"allocated_mib": 40_000},
+        "nlp is at its limit of GPU memory in train: 40000 of 40000 MiB in use, this job needs 10000 MiB",
+    ),
+    (
+        "over_memory_limit",
+        MEMORY | {"allocated_mib": 30_001},
+        "nlp would pass its limit of GPU memory in train: 30001 of 40000 MiB in use, this job needs 10000 MiB",
+    ),
+    (
+        "over_memory_limit",
+        MEMORY | {"allocated_mib": 50_000},
+        (
+            "nlp is over its limit of GPU memory in train: 50000 of 40000 MiB in use, over by 10000 MiB; "
+            "this job needs 10000 MiB"
+        ),
+    ),
+    (
+        "over_memory_limit",
+        MEMORY | {"allocated_mib": 0, "limit_mib": 0},
+        "nlp has limit 0 of GPU memory in train: this job needs 10000 MiB",
+    ),
+    (
+        "class_cap",
+        {
+            "team": "nlp",
+            "priority_class": "urgent",
+            "limit_milli": 1500,
+            "in_use_milli": 1000,
+            "requested_milli": 1000,
+        },
+        "jobs of class urgent may hold 1.5 GPUs in nlp: 1 in use, this job needs 1",
     ),
     (
         "class_cap",
@@ -194,7 +229,36 @@ SENTENCES: list[tuple[str, dict[str, object], str]] = [
     ("reserved_for", {"pool": "train", "job": 12}, "the room in train is kept for job 12, which comes first"),
     ("held", {}, "held"),
     ("held", {"by": "an operator"}, "held: an operator"),
+    ("held", {"by": "owner"}, "held by its owner"),
+    ("held", {"by": "operator"}, "held by an operator"),
+    ("held", {"by": "dependency"}, "held until the jobs that it comes after have succeeded"),
     ("held", {"after": [3]}, "waits for 1 job to succeed: 3"),
+    (
+        "held",
+        {"after": [{"job": 3, "name": "prepare"}, {"job": 4, "name": None}]},
+        "waits for 2 jobs to succeed: prepare (3) and 4",
+    ),
+    (
+        "held",
+        {"after": [{"job": 3, "name": "a"}, {"job": 4, "name": "b", "state": "failed"}]},
+        (
+            "waits for 2 jobs to succeed: a (3) and b (4); b (4) failed: it never starts by itself, "
+            "release it to start it all the same, or cancel it"
+        ),
+    ),
+    (
+        "crash_loop",
+        {"replicas": 1, "in_a_row": 1, "exit_code": 0, "ended": "exited", "next_try": "2026-01-05T00:00:01+00:00"},
+        "a replica ended by itself (exit code 0): it is started again at 2026-01-05 00:00:01 UTC",
+    ),
+    (
+        "crash_loop",
+        {"replicas": 3, "in_a_row": 4, "exit_code": None, "ended": "lost", "next_try": "2026-01-05T00:00:08+00:00"},
+        (
+            "a replica ended 4 times in a row soon after its start (lost), as did 2 others: "
+            "it is started again at 2026-01-05 00:00:08 UTC"
+        ),
+    ),
     (
         "budget_spent",
         {"team": "nlp", "budget": "100.00", "spent": "100.00"},

@@ -1,5 +1,7 @@
 """Deserved shares against a slow reference that is written from the policy's text with fractions, on random trees."""
 
+from collections import Counter
+from decimal import Decimal, localcontext
 from fractions import Fraction
 
 from hypothesis import example, given, settings
@@ -39,8 +41,9 @@ def whole(amounts, ages):
 
 
 class Reference:
-    def __init__(self, teams, quotas, running, pending):
+    def __init__(self, teams, quotas, running, pending, past=None):
         self.quotas = quotas
+        self.past = past or {}
         self.own = {team.id: running.get(team.id, 0) + pending.get(team.id, 0) for team in teams}
         self.below = {team.id: sorted(t.id for t in teams if t.parent_id == team.id) for team in teams}
         self.below[None] = sorted(t.id for t in teams if t.parent_id is None)
@@ -71,13 +74,46 @@ class Reference:
     def guaranteed(self, key):
         return max(self.quota(key).guaranteed, sum(self.guaranteed(child) for child in self.children(key)))
 
+    def used(self, key):
+        """What a subtree used in the past."""
+        if isinstance(key, tuple):
+            return self.past.get(key[1], 0)
+        if not self.below[key]:
+            return self.past.get(key, 0)
+        return sum(self.used(child) for child in self.children(key))
+
+    def weights(self, children, unmet, demand):
+        """Each weight times 2^(-U/S), to 60 digits."""
+        weight = {child: self.quota(child).weight for child in children}
+        used = {child: self.used(child) for child in children}
+        everything = sum(used.values())
+        if not everything:
+            return weight
+        for child in children:
+            if isinstance(child, tuple) and not used[child] and not demand[child]:
+                weight[child] = 0  # a parent without jobs of its own is nobody's sibling
+        sum_of_weights = sum(weight.values())
+        powers = {}
+        for child in children:
+            if weight[child] and unmet[child]:
+                part_of_use = Fraction(used[child], everything)
+                powers[child] = part_of_use / Fraction(weight[child], sum_of_weights)
+        least = min(powers.values(), default=0)
+        with localcontext() as context:
+            context.prec = 60
+            for child in children:
+                if child in powers:
+                    power = powers[child] - least
+                    factor = Decimal(2) ** (-Decimal(power.numerator) / Decimal(power.denominator))
+                    weight[child] *= max(Fraction(factor), Fraction(1, weight[child] << 40))
+        return weight
+
     def share_out(self, key, entitlement):
         children = self.children(key)
         ages = {child: child[1] if isinstance(child, tuple) else child for child in children}
         demand = {child: self.wants(child, floor=False) for child in children}
         claim = {child: self.wants(child, floor=True) for child in children}
         guarantee = {child: self.guaranteed(child) for child in children}
-        weight = {child: self.quota(child).weight for child in children}
 
         base_cap = {child: min(guarantee[child], demand[child]) for child in children}
         base = rise(entitlement, base_cap, guarantee)
@@ -86,7 +122,7 @@ class Reference:
         kept = rise(left, idle, guarantee)
         left -= sum(kept.values())
         unmet = {c: max(Fraction(0), claim[c] - base[c] - kept[c]) for c in children}
-        more = rise(left, unmet, weight)
+        more = rise(left, unmet, self.weights(children, unmet, demand))
         entitled = whole({c: base[c] + kept[c] + more[c] for c in children}, ages)
         for child in children:
             self.deserved[child] = min(entitled[child], demand[child])
@@ -128,6 +164,49 @@ def test_agrees_with_the_reference(capacity, rows):
     assert {team_id: share.deserved for team_id, share in got.items()} == {
         key: value for key, value in reference.deserved.items() if not isinstance(key, tuple)
     }
+
+
+past_uses = st.lists(
+    st.one_of(st.just(0), st.integers(0, 100), st.integers(0, 10**15), st.just(10**18)), min_size=9, max_size=9
+)
+
+
+@settings(max_examples=1000, deadline=None)
+@given(st.one_of(st.integers(0, 40), st.integers(0, 100_000)), st.lists(rows, max_size=9), past_uses)
+@example(10, [(0, 0, None, 1, 0, 0, 20, True), (0, 0, None, 1, 0, 0, 20, True)], [7, 0, 0, 0, 0, 0, 0, 0, 0])
+def test_agrees_with_the_reference_where_the_past_counts(capacity, rows, used):
+    """To one unit at each level: a weight is rounded to 2^-40, which may turn two remainders that all but tie."""
+    teams, quotas, running, pending = world(rows)
+    past = {team.id: amount for team, amount in zip(teams, used, strict=False)}
+    reference = Reference(teams, quotas, running, pending, past)
+    reference.share_out(None, capacity)
+    got = deserved_shares(teams, quotas, capacity, running, pending, past)
+    parents = {team.id: team.parent_id for team in teams}
+    for team_id, share in got.items():
+        depth, above = 1, parents[team_id]
+        while above is not None:
+            depth, above = depth + 1, parents[above]
+        assert abs(share.deserved - reference.deserved[team_id]) <= depth
+    tops = [got[team.id].deserved for team in teams if team.parent_id is None]
+    assert sum(tops) <= capacity
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 100_000), st.lists(rows, max_size=9), past_uses)
+def test_the_past_touches_no_guarantee_and_nobody_alone(capacity, rows, used):
+    """Who is alone at its level, or asks for no more than its guarantee, deserves the same with any past."""
+    teams, quotas, running, pending = world(rows)
+    past = {team.id: amount for team, amount in zip(teams, used, strict=False)}
+    plain = deserved_shares(teams, quotas, capacity, running, pending)
+    got = deserved_shares(teams, quotas, capacity, running, pending, past)
+    siblings = Counter(team.parent_id for team in teams)
+    for team in teams:
+        if team.parent_id is None:
+            share = got[team.id]
+            if share.demand <= share.guaranteed or siblings[None] == 1:
+                assert share.deserved == plain[team.id].deserved
+    # A past in which nobody used anything is none.
+    assert deserved_shares(teams, quotas, capacity, running, pending, dict.fromkeys(past, 0)) == plain
 
 
 @settings(max_examples=300, deadline=None)

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from events.models import Event
 from live.services import send_notices
-from scheduling.services.stop import hold_job
+from scheduling.services.holding import hold_job
 from telemetry.models import Finding
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
 from itertools import pairwise
@@ -179,7 +180,8 @@ def the_picture_is_the_databases(scheduler: Scheduler, now: datetime) -> None:
     anew = Picture()
     anew.load(now)
     kept, read = scheduler.picture.snapshot(now), anew.snapshot(now)
-    assert kept.pending == read.pending
+    # The very place that was promised with a reservation is remembered by who promised it only.
+    assert tuple(replace(job, room_kept_at=()) for job in kept.pending) == read.pending
     assert kept.running == read.running
     assert kept.teams == read.teams
     for mine, theirs in zip(kept.pools, read.pools, strict=True):

@@ -20,8 +20,9 @@ from quotas.services import remove_quota, set_quota
 from scheduling.engines.simulated import SimulatedEngine
 from scheduling.models import Allocation, Job
 from scheduling.services.cycle import Scheduler
+from scheduling.services.holding import hold_job, release_job
 from scheduling.services.reconcile import Reconciler, lose_node
-from scheduling.services.stop import cancel_jobs, hold_job, release_job, set_priority
+from scheduling.services.stop import cancel_jobs, set_priority
 from scheduling.services.submit import submit_payload
 from scheduling.simulation.clockwork import Clockwork
 from tenants.models import Team, User

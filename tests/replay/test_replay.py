@@ -14,7 +14,9 @@ from django.utils import timezone
 
 from billing.models import UsageRecord
 from config.replay import play
-from config.replay.report import as_page, duration, quantile
+from config.replay.estimates import time_limit_s
+from config.replay.figures import quantile
+from config.replay.report import as_page, as_text, duration
 from inventory.models import Device, Node
 from scheduling.models import Allocation, Job
 from scheduling.workload.traces import read_trace
@@ -183,8 +185,43 @@ def test_a_name_cannot_break_out_of_the_page():
         "waits": {"</script><b>": {"started": 1, "median_s": 0, "p95_s": 0, "max_s": 0}},
         "teams": {"</script><b>": {"gpu_hours": 0, "cost": "0"}},
         "totals": {"gpu_hours": 0, "cost": "0", "currency": "EUR"},
+        "estimates": {"limits": "none", "estimated": 0, "without": 0, "median_s": 0, "p95_s": 0, "kept": None},
         "over_time": [],
     }
     page = as_page(found)
     assert "<script>alert" not in page
     assert "</script><b>" not in page
+
+
+QUEUE = (
+    HEADER
+    + "pod-1,4000,8192,2,1000,,LS,Succeeded,0,3600,0\n"
+    + "pod-2,4000,8192,2,1000,,LS,Succeeded,0,7200,0\n"
+    + "pod-3,4000,8192,2,1000,,LS,Succeeded,0,1800,0\n"
+)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("limits", "estimated", "median_s"),
+    # pod-2 waits for the first hour, pod-3 for three: exactly so, half as long as feared, or for nobody knows how long.
+    [("exact", 2, 0), ("double", 2, -10800), ("none", 0, 0)],
+)
+def test_a_replay_tells_how_good_its_estimates_were(trace, limits, estimated, median_s):
+    (trace / "openb_pod_list_default.csv").write_text(QUEUE)
+    found = replay(trace, limits=limits)
+    told = found["estimates"]
+    assert (told["limits"], told["estimated"], told["without"]) == (limits, estimated, 2 - estimated)
+    assert found["waits"]["all"]["max_s"] == 10800
+    assert told["kept"] == (1.0 if estimated else None)
+    assert told["p95_s"] == {"exact": 0, "double": -3600, "none": 0}[limits]
+    assert told["median_s"] == {"exact": 0, "double": median_s, "none": 0}[limits]
+    line = next(each for each in as_text(found).splitlines() if each.startswith("Time limits"))
+    assert ("no start was estimated; 2 waits had none" in line) == (limits == "none")
+
+
+def test_limits_are_whole_seconds_and_never_below_the_duration():
+    assert [time_limit_s(each, "exact") for each in (0, 0.2, 1, 1.5, 60)] == [1, 1, 1, 2, 60]
+    assert [time_limit_s(each, "double") for each in (0, 0.2, 1.5)] == [1, 1, 3]
+    assert time_limit_s(None, "exact") is None
+    assert time_limit_s(60, "none") is None

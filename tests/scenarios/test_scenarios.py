@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from billing.books import LedgerBooks
 from billing.services import set_rate
 from scheduling.simulation.scenario import run_scenario
 
@@ -15,6 +16,6 @@ FILES = sorted(Path(__file__).parent.glob("*.yaml"))
 @pytest.mark.django_db
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_scenario(path: Path) -> None:
-    outcome = run_scenario(path, set_rate)
+    outcome = run_scenario(path, set_rate, books=LedgerBooks())
     assert outcome.checks, "a scenario that expects nothing proves nothing"
     assert outcome.passed, "\n".join(f"{path.name}:{failure}" for failure in outcome.failures)

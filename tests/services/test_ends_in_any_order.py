@@ -11,6 +11,7 @@ from billing.models import UsageRecord
 from billing.services import close_month
 from events.models import Event
 from inventory.models import Device, Node
+from inventory.services import change_pool
 from scheduling.engines.base import Report
 from scheduling.models import Allocation, Job
 from scheduling.services.reconcile import lose_node
@@ -239,3 +240,24 @@ def test_an_end_that_is_told_after_its_month_was_closed_is_billed_as_long_as_it_
     assert timedelta(microseconds=used) == allocation.released_at - allocation.bound_at
     job.refresh_from_db()
     assert job.ended_at == allocation.released_at
+
+
+@pytest.mark.parametrize(("code", "state"), [(0, "succeeded"), (1, "pending")])
+def test_what_ended_well_though_it_was_told_to_give_way_is_not_done_again(world, code, state):
+    low = world.submit(gpus=4, tasks=2, priority="low")
+    world.settle()
+    change_pool(world.pool, world.now, grace_s=60)
+    high = world.submit(gpus=4, tasks=2, priority="high")
+    world.settle()
+    low.refresh_from_db()
+    assert low.ending == "requeue"
+    world.now += timedelta(seconds=5)
+    live = Allocation.objects.filter(job=low, released_at=None).order_by("id").values_list("pk", flat=True)
+    first, second = live
+    record_reports([Report(first, "ended", world.now, 0)], world.now)
+    record_reports([Report(second, "ended", world.now, code)], world.now)
+    world.settle()
+    low.refresh_from_db()
+    high.refresh_from_db()
+    assert (low.state, high.state) == (state, "running")
+    assert low.preemptions == 1

@@ -63,7 +63,7 @@ def test_a_team_with_an_unfinished_job_stays_and_nothing_moves(world, what):
         cancel_jobs([job.pk], world.now)
         world.settle()
     if what == "held":
-        from scheduling.services.stop import hold_job
+        from scheduling.services.holding import hold_job
 
         hold_job(job, world.now)
     before = Event.objects.count()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from billing.books import LedgerBooks
 from billing.services import set_rate
 from scheduling.simulation.scenario import run_scenario
 from scheduling.simulation.scenario_reading import read_scenario
@@ -52,10 +53,10 @@ FAULTS = [
     ("title: t\npools:\n  - {name: x, placement: tetris}\n", 3, "pools[0].placement", "not one of"),
     ("title: t\npools:\n  - {name: x, sharing: maybe}\n", 3, "pools[0].sharing", "not one of"),
     (
-        "title: t\npools:\n  - name: x\n    options:\n      half_life: 1h\n",
+        "title: t\npools:\n  - name: x\n    options:\n      half_life: 0.5s\n",
         5,
         "pools[0].options.half_life",
-        "not supported yet",
+        "whole seconds",
     ),
     ("title: t\npools:\n  - {name: x, options: {min_runtime: 0.5s}}\n", 3, "pools[0].options.min_runtime", "whole"),
     ("title: t\npools:\n  - {name: x, options: {grace: 0.5s}}\n", 3, "pools[0].options.grace", "whole seconds"),
@@ -73,7 +74,7 @@ FAULTS = [
         "title: t\npools:\n  - {name: x, nodes: [{name: n, taints: []}]}\n",
         3,
         "pools[0].nodes[0].taints",
-        "no such field",
+        "must map texts to texts",
     ),
     (HEAD + "quotas: [{team: b}]\n", 5, "quotas[0].team", "there is no b"),
     (HEAD + "quotas: [{team: a, pool: y}]\n", 5, "quotas[0].pool", "there is no y"),
@@ -98,8 +99,28 @@ FAULTS = [
     ),
     (HEAD + STEP % "explode: {}", 6, "steps[0].explode", "no such action"),
     (HEAD + STEP % "restart: engine", 6, "steps[0].restart", "not one of"),
-    (HEAD + STEP % "budget: {team: a, amount: 5}", 6, "steps[0].budget", "not supported yet"),
-    (HEAD + STEP % "expect: {invoice: {team: a}}", 6, "steps[0].expect.invoice", "not supported yet"),
+    (HEAD + STEP % "budget: {team: a}", 6, "steps[0].budget", "needs amount"),
+    (HEAD + STEP % "budget: {team: x, amount: 5}", 6, "budget.team", "there is no x"),
+    (HEAD + STEP % "budget: {team: a, amount: -5}", 6, "steps[0].budget.amount", "0 or more"),
+    (HEAD + STEP % "budget: {team: a, amount: 5, period: week}", 6, "steps[0].budget.period", "month, quarter"),
+    (HEAD + STEP % "budget: {team: a, amount: 5, thresholds: [0]}", 6, "steps[0].budget.thresholds", "from 1 to"),
+    (HEAD + STEP % "budget: {team: a, amount: 5, remove: true}", 6, "steps[0].budget.remove", "no other values"),
+    (HEAD + STEP % "package: {team: a}", 6, "steps[0].package.gpu_hours", "is required"),
+    (HEAD + STEP % "package: {team: a, gpu_hours: 1, pool: x}", 6, "package.pool", "there is no x"),
+    (HEAD + STEP % "plan: {team: a, name: v, monthly_fee: 1, day: soon}", 6, "steps[0].plan.day", "must be a day"),
+    (HEAD + STEP % "invoice: {team: a, month: 2026-13}", 6, "steps[0].invoice.month", "must be a month"),
+    (HEAD + STEP % "expect: {invoice: {team: a}}", 6, "steps[0].expect.invoice.month", "is required"),
+    (HEAD + STEP % "expect: {invoice: {team: a, month: 2026-01}}", 6, "steps[0].expect.invoice", "expects nothing"),
+    (HEAD + STEP % "expect: {invoice: {team: x, month: 2026-01, total: 1}}", 6, "expect.invoice.team", "there is no x"),
+    (HEAD + STEP % "expect: {invoice: {team: a, month: 2026-01, sum: 1}}", 6, "steps[0].expect.invoice.sum", "no such"),
+    (
+        HEAD + STEP % "expect: {invoice: [{team: a, month: 2026-01, lines: [{colour: 1}]}]}",
+        6,
+        "steps[0].expect.invoice[0].lines[0].colour",
+        "no such field",
+    ),
+    (HEAD + "billing: {time_zone: Atlantis}\n", 5, "billing.time_zone", "must be a time zone"),
+    (HEAD + "billing: {packages_pay: late}\n", 5, "billing.packages_pay", "net, gross"),
     (HEAD + STEP % "expect: {jobs: {x: running}}", 6, "expect.jobs", "there is no x"),
     (HEAD + STEP % "expect: {teams: {a: {colour: 1}}}", 6, "steps[0].expect.teams.a.colour", "no such fact"),
     (HEAD + STEP % "expect: {teams: {a: {allocated: many}}}", 6, "steps[0].expect.teams.a.allocated", "not a number"),
@@ -114,9 +135,8 @@ FAULTS = [
     (HEAD + STEP % "quota: {team: a, remove: true, limit: 1}", 6, "steps[0].quota.remove", "no other values"),
     (HEAD + STEP % "rate: {per_gpu_hour: 1}", 6, "steps[0].rate", "model or pool"),
     (HEAD + STEP % "restart: scheduler, refused: false", 6, "steps[0].refused", "must be true"),
-    (HEAD + STEP % (SUBMIT % "topology: {level: rack}"), 6, "steps[0].submit.topology", "not supported yet"),
-    (HEAD + STEP % (SUBMIT % "after: [x]"), 6, "steps[0].submit.after", "not supported yet"),
-    (HEAD + STEP % (SUBMIT % "kind: service, duration: 1h"), 6, "steps[0].submit.duration", "not supported yet"),
+    (HEAD + STEP % (SUBMIT % "topology: {level: row}"), 6, "submit.topology.level", "not one of"),
+    (HEAD + STEP % (SUBMIT % "after: [x]"), 6, "submit.after", "there is no x"),
     (HEAD + STEP % (SUBMIT % "colour: red"), 6, "steps[0].submit.colour", "no such field"),
     (HEAD + STEP % (SUBMIT % "repeat: 0"), 6, "steps[0].submit.repeat", "whole"),
     (HEAD + STEP % (SUBMIT % "priority: royal"), 6, "submit.priority", "there is no royal"),
@@ -138,17 +158,14 @@ FAULTS = [
 @pytest.mark.parametrize(("text", "line", "field", "message"), FAULTS, ids=lambda value: str(value)[-40:])
 def test_a_fault_is_told_by_its_place(tmp_path, text, line, field, message):
     with pytest.raises(ScenarioError) as refused:
-        run_scenario(scenario(tmp_path, text), set_rate)
+        run_scenario(scenario(tmp_path, text), set_rate, books=LedgerBooks())
     error = refused.value
     assert (error.line, error.field) == (line, field)
     assert message in str(error)
 
 
 def test_a_fault_over_several_lines_is_told_by_its_own(tmp_path):
-    text = (
-        HEAD
-        + "steps:\n  - at: 0s\n    submit:\n      job: j\n      team: a\n      gpus: 1\n      topology: {level: rack}\n"
-    )
+    text = HEAD + "steps:\n  - at: 0s\n    submit:\n      job: j\n      team: a\n      gpus: 1\n      colour: red\n"
     with pytest.raises(ScenarioError) as refused:
         read_scenario(scenario(tmp_path, text))
     assert refused.value.line == 11
@@ -178,3 +195,11 @@ def test_texts_that_other_yaml_readers_take_for_something_else(tmp_path):
 def test_no_tag_runs_code(tmp_path):
     with pytest.raises(ScenarioError):
         read_scenario(scenario(tmp_path, "title: !!python/object/apply:os.getcwd []\n"))
+
+
+@pytest.mark.django_db
+def test_money_needs_books(tmp_path):
+    path = scenario(tmp_path, HEAD + STEP % "budget: {team: a, amount: 5}")
+    with pytest.raises(ScenarioError) as refused:
+        run_scenario(path, set_rate)
+    assert (refused.value.line, "keeps books" in str(refused.value)) == (6, True)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from billing.books import LedgerBooks
 from billing.services import set_rate
 from scheduling.simulation.scenario import Outcome, run_scenario
 
@@ -27,7 +28,7 @@ steps:
 def run(tmp_path: Path, *steps: str) -> Outcome:
     path = tmp_path / "scenario.yaml"
     path.write_text(HEAD + "".join(f"  - {{{step}}}\n" for step in steps), encoding="utf-8")
-    return run_scenario(path, set_rate)
+    return run_scenario(path, set_rate, books=LedgerBooks())
 
 
 TRUE_AT_HALF_TIME = [
@@ -41,6 +42,7 @@ TRUE_AT_HALF_TIME = [
     "teams: {a: {allocated: 2, pending: 2, cost: 2, gpu_hours: 1}, top: {allocated: 2, pending: 2}}",
     'teams: {a: {allocated: ">= 2", deserved: "<= 3"}, b: {allocated: "> 0.45", cost: "< 1"}}',
     "teams: {a: {pool: train, allocated: 2}}",
+    "invoice: {team: a, month: 2026-01, total: 2, issued: false, lines: [{model: A, gpu_hours: 1}]}",
     "pools: {train: {capacity: 4, allocated: 2.5, free: 1.5, fragmented: 0.5}}",
     "nodes: {n-0: {allocated: 2, free: 0}, train/n-1: {allocated: 0.5, free: 1.5}}",
     "counts: {running: 3, pending: 1, starting: 0, succeeded: 0, failed: 0, cancelled: 0}",
@@ -72,6 +74,15 @@ FALSE_AT_HALF_TIME = [
     ("pools: {train: {free: 1}}", "pools.train.free", "1", "1.5"),
     ("nodes: {n-0: {free: 1}}", "nodes.n-0.free", "1", "0"),
     ("counts: {pending: 2}", "counts.pending", "2", "1"),
+    ("invoice: {team: a, month: 2026-01, total: 2.01}", "invoice.a.2026-01.total", "2.01", "2.00"),
+    ("invoice: {team: a, month: 2026-01, issued: true}", "invoice.a.2026-01.issued", "true", "false"),
+    ("invoice: {team: a, month: 2026-01, lines: 2}", "invoice.a.2026-01.lines", "2", "1"),
+    (
+        "invoice: {team: a, month: 2026-01, lines: [{gpu_hours: 2}]}",
+        "invoice.a.2026-01.lines",
+        "[{gpu_hours: 2}]",
+        "[A in train, 2.00 per GPU-hour: 1 h, 2.00]",
+    ),
 ]
 
 

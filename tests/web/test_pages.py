@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -140,7 +141,7 @@ def test_the_overview_takes_few_queries_however_many_jobs(
     world.settle()
     client = sign_in("bob")
     client.get(reverse("team", args=["nlp"]))
-    with django_assert_max_num_queries(45):
+    with django_assert_max_num_queries(46):
         client.get(reverse("team", args=["nlp"]))
 
 
@@ -224,6 +225,20 @@ def test_a_job_that_waits_says_why_with_numbers(world: Any, sign_in: Any) -> Non
     assert "a limit of 4 GPUs for nlp, 2 more than now" in seen
 
 
+def test_a_job_that_waits_says_when_it_starts_if_that_can_be_told(world: Any, sign_in: Any) -> None:
+    world.submit(name="endless", gpus=4)
+    blocker = world.submit(name="blocker", gpus=4, time_limit="2h")
+    job = world.submit(name="next", gpus=4)
+    after = world.submit(name="after-it", gpus=4)
+    world.settle()
+    job.refresh_from_db()
+    blocker.refresh_from_db()
+    assert job.estimated_start == blocker.started_at + timedelta(hours=2)
+    client = sign_in("bob")
+    assert "It starts about" in text(client.get(reverse("job", args=[job.pk])))
+    assert "Nobody can tell yet when it starts" in text(client.get(reverse("job", args=[after.pk])))
+
+
 def test_a_job_shows_where_it_runs_and_what_it_costs(world: Any, sign_in: Any) -> None:
     job = world.submit(name="quarter", gpus=0.25, duration="90s")
     world.settle()
@@ -277,6 +292,33 @@ def test_the_form_submits_what_the_api_would(world: Any, sign_in: Any) -> None:
     assert job.environment == {"A": "1", "B": "x=y"}
     assert (job.milli_wanted, job.preemptible, job.user.username) == (500, False, "bob")
     assert job.groups.get().host_memory_mib == 1536
+
+
+@pytest.mark.parametrize(
+    ("together", "topology", "shown"),
+    [
+        ("rack", {"level": "rack", "required": True}, "in one rack"),
+        ("host-if-possible", {"level": "host", "required": False}, "if possible"),
+        ("", None, ""),
+    ],
+)
+def test_the_form_asks_for_tasks_together_and_apart(world: Any, sign_in: Any, together: str, topology: Any, shown: str):
+    client = sign_in("bob")
+    client.post("/jobs/new/", {**FORM, "together": together, "apart": "host"})
+    job = Job.objects.get()
+    assert (job.topology, job.apart) == (topology, "host")
+    text = client.get(reverse("job", args=[job.pk])).content.decode()
+    assert shown in text
+    assert "each task on a node of its own" in text
+    again = client.get(f"/jobs/new/?clone={job.pk}").context["values"]
+    assert (again["together"], again["apart"]) == (together, "host")
+
+
+def test_a_form_whose_tasks_have_no_place_is_told_at_its_field(world: Any, sign_in: Any) -> None:
+    answer = sign_in("bob").post("/jobs/new/", {**FORM, "tasks": "2", "together": "rack", "apart": "zone"})
+    assert answer.status_code == 422
+    assert "leaves no place for 2 tasks" in answer.content.decode()
+    assert Job.objects.count() == 0
 
 
 def test_a_form_that_is_sent_twice_submits_once(world: Any, sign_in: Any) -> None:

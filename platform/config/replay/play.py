@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 
 from billing.services import set_rate
+from config.replay.estimates import FirstEstimates, Limits, time_limit_s
 from events.errors import Conflict, Invalid
 from events.services import unit_of_work
 from inventory.models import AcceleratorModel, Pool
@@ -20,6 +21,7 @@ from scheduling.engines.simulated import SimulatedEngine
 from scheduling.models import Job
 from scheduling.services.cycle import Scheduler
 from scheduling.services.reconcile import Reconciler
+from scheduling.services.recording import NOTHING, Recorder
 from scheduling.services.requests import GroupSpec, JobSpec
 from scheduling.services.submit import ensure_priority_classes, submit
 from scheduling.simulation.clockwork import Clockwork
@@ -28,6 +30,7 @@ from scheduling.workload.records import Trace, TraceJob
 from tenants.models import Team, User
 from tenants.services import create_team, create_user, set_membership
 
+ESTIMATE_INTERVAL = timedelta(minutes=10)  # of the trace
 SAMPLES = 400  # points of the curves over time
 NAP_S = 0.1
 STEP_MILLI = 10  # traces were recorded with finer slices than our default step
@@ -60,10 +63,17 @@ class Stage:
     submitted: int = 0
     wall_s: float = 0.0
     wanted_milli: int = 0
+    limits: Limits = "none"
+    estimates: FirstEstimates = field(default_factory=FirstEstimates)
 
 
-def set_stage(trace: Trace, pool_name: str, start: datetime, *, placement: str = "fragmentation") -> Stage:
-    """The pool with the trace's nodes, its teams, a user for each, and demo rates. Conflict: the pool is there."""
+def set_stage(
+    trace: Trace, pool_name: str, start: datetime, *, placement: str = "fragmentation", limits: Limits = "none"
+) -> Stage:
+    """The pool with the trace's nodes, its teams, a user for each, and demo rates. Conflict: the pool is there.
+
+    ``limits``: which time limits its jobs will have, see ``time_limit_s``.
+    """
     if Pool.objects.filter(name=pool_name).exists():
         raise Conflict(f"There is already a pool '{pool_name}'; name another.", code="name_taken")
     if Job.objects.filter(state__in=[Job.State.PENDING, Job.State.STARTING, Job.State.RUNNING]).exists():
@@ -90,12 +100,16 @@ def set_stage(trace: Trace, pool_name: str, start: datetime, *, placement: str =
             start,
         )
         teams, users = _teams(trace, pool, start)
-    scheduler = Scheduler(f"replay-{pool_name}", reason_interval=timedelta(days=36500))
+    scheduler = Scheduler(
+        f"replay-{pool_name}",
+        reason_interval=timedelta(days=36500),
+        estimate_interval=ESTIMATE_INTERVAL,
+        recorder=Recorder(NOTHING),
+    )
     if not scheduler.lead(start):
         raise Conflict("A scheduler runs on this database. Stop it, or name another folder with --data DIR.")
-    return Stage(
-        trace, pool, teams, users, Clockwork(start, scheduler, [Reconciler(connection, SimulatedEngine())]), start
-    )
+    clockwork = Clockwork(start, scheduler, [Reconciler(connection, SimulatedEngine())])
+    return Stage(trace, pool, teams, users, clockwork, start, limits=limits)
 
 
 def _models(trace: Trace, now: datetime) -> dict[str, AcceleratorModel]:
@@ -104,8 +118,17 @@ def _models(trace: Trace, now: datetime) -> dict[str, AcceleratorModel]:
     for node in trace.nodes:
         if node.devices and node.model not in found:
             vendor = node.vendor or "other"
-            found[node.model] = set_accelerator_model(node.model, vendor, node.device_memory_mib)
-            rate = known[node.model].demo_rate if node.model in known else OTHER_RATE
+            maker = known.get(node.model)
+            as_made = maker is not None and maker.memory_mib == node.device_memory_mib
+            found[node.model] = set_accelerator_model(
+                node.model,
+                vendor,
+                node.device_memory_mib,
+                slicing=maker.slice_rule if maker and as_made else "any",
+                slice_templates=maker.stored_templates if maker and as_made else (),
+                now=now,
+            )
+            rate = maker.demo_rate if maker else OTHER_RATE
             set_rate(rate, now, model=found[node.model])
     return found
 
@@ -126,7 +149,7 @@ def _teams(trace: Trace, pool: Pool, now: datetime) -> tuple[dict[str, Team], di
     return teams, users
 
 
-def spec_of(job: TraceJob, pool: Pool) -> JobSpec:
+def spec_of(job: TraceJob, pool: Pool, limits: Limits = "none") -> JobSpec:
     """The trace's job as it would have been submitted."""
     group = GroupSpec(
         name="task",
@@ -155,7 +178,7 @@ def spec_of(job: TraceJob, pool: Pool) -> JobSpec:
         kind=Job.Kind.BATCH,
         priority=job.priority_class,
         preemptible=True,
-        time_limit_s=None,
+        time_limit_s=time_limit_s(None if job.duration_s is None else float(job.duration_s), limits),
         retries=0,
         min_runtime_s=None,
         duration_ms=None if job.duration_s is None else int(job.duration_s * 1000),
@@ -184,6 +207,7 @@ def play(
         stage.clockwork.run_until(moment)
         _submit(stage, jobs)
         stage.clockwork.settle()
+        _note_estimates(stage)
         if float(submit_s) >= next_sample:
             _sample(stage)
             next_sample = float(submit_s) + every
@@ -194,6 +218,7 @@ def play(
         if stopped():
             break
         stage.clockwork.run_until(step)
+        _note_estimates(stage)
         _sample(stage)
     stage.wall_s = time.perf_counter() - begun
 
@@ -219,9 +244,14 @@ def _submit(stage: Stage, jobs: Sequence[TraceJob]) -> None:
         for job in jobs:
             by_team[job.team].append(job)
         for team, own in sorted(by_team.items()):
-            specs = [spec_of(job, stage.pool) for job in own]
+            specs = [spec_of(job, stage.pool, stage.limits) for job in own]
             submit(stage.users[team], specs, stage.clockwork.now, journal, many=True)
     stage.submitted += len(jobs)
+
+
+def _note_estimates(stage: Stage) -> None:
+    if stage.limits != "none":
+        stage.estimates.note(stage.pool)
 
 
 def _sample(stage: Stage) -> None:

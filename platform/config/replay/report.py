@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import json
 from collections import defaultdict
-from collections.abc import Sequence
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
@@ -15,19 +14,14 @@ from django.conf import settings
 from django.db.models import Count, Min, Q
 
 from billing.meter import costs
+from config.replay.estimates import as_line
+from config.replay.figures import quantile
 from config.replay.play import Stage
 from scheduling.core.units import format_gpus
 from scheduling.models import Allocation, Job
 
 CENTS = Decimal("0.01")
 PLOTLY = "vendor/plotly-basic-*/plotly-basic.min.js"
-
-
-def quantile(ordered: Sequence[float], part: float) -> float:
-    """The smallest value that at least ``part`` of the ``ordered`` values do not exceed; 0 for none."""
-    if not ordered:
-        return 0.0
-    return ordered[max(0, -(-int(len(ordered) * part * 1000) // 1000) - 1)]
 
 
 def report(stage: Stage) -> dict[str, Any]:
@@ -59,6 +53,7 @@ def report(stage: Stage) -> dict[str, Any]:
         "decisions": clockwork.decisions,
         "decisions_per_second": round(clockwork.decisions / clockwork.deciding_s, 1) if clockwork.deciding_s else 0.0,
         "waits": _waits(stage),
+        "estimates": stage.estimates.figures(stage.pool, stage.limits),
         "teams": teams,
         "totals": {
             "gpu_hours": float(sum(Decimal(str(each["gpu_hours"])) for each in teams.values())),
@@ -141,6 +136,7 @@ def as_text(found: dict[str, Any]) -> str:
             f"{duration(wait['max_s']):>10} {used['gpu_hours']:>14,.1f} {Decimal(used['cost']):>16,.2f}"
         )
     lines.append(f"Money in {found['totals']['currency']} at demo rates; waits until the devices are held.")
+    lines.append(as_line(found["estimates"]))
     peak = max((each["allocated_gpus"] for each in found["over_time"]), default=0)
     if found["gpus"]:
         lines.append(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import dj_database_url
 from celery.schedules import crontab
+from django.core.exceptions import ImproperlyConfigured
 
 ROOT = Path(__file__).resolve().parents[3]
 DATA_DIR = Path(os.environ.get("ALLOTMENT_DATA", ROOT / "var")).resolve()
@@ -138,9 +140,12 @@ CELERY_BEAT_SCHEDULE = {
     "expire-quotas": {"task": "quotas.tasks.expire_quotas", "schedule": 60.0},
     "roll-up-utilization": {"task": "telemetry.tasks.roll_up", "schedule": 60.0},
     "find-idle": {"task": "telemetry.tasks.find_idle", "schedule": 120.0},
+    "end-idle-jobs": {"task": "telemetry.tasks.end_idle", "schedule": 30.0},
     "prune-events": {"task": "events.tasks.prune", "schedule": crontab(minute="17")},
     "prune-samples": {"task": "telemetry.tasks.prune", "schedule": crontab(minute="37")},
     "close-month": {"task": "billing.tasks.close_month", "schedule": crontab(minute="5")},
+    "look-at-budgets": {"task": "billing.tasks.look_at_budgets", "schedule": 60.0},
+    "issue-invoices": {"task": "billing.tasks.issue_invoices", "schedule": crontab(minute="45")},
     "send-notices": {"task": "live.tasks.send_notices", "schedule": 60.0},
 }
 
@@ -223,9 +228,24 @@ LOGGING = {
 # Money and calendars of this installation.
 BILLING_CURRENCY = os.environ.get("ALLOTMENT_CURRENCY", "EUR")
 BILLING_TIME_ZONE = os.environ.get("ALLOTMENT_BILLING_TIME_ZONE", "UTC")
+# Tax on an invoice's net total, in percent; what a package pays is left out of the net ("net") or paid with its tax.
+BILLING_TAX_PERCENT = os.environ.get("ALLOTMENT_TAX_PERCENT", "0")
+BILLING_PACKAGES_PAY = os.environ.get("ALLOTMENT_PACKAGES_PAY", "net")
+if BILLING_PACKAGES_PAY not in ("net", "gross"):
+    raise ImproperlyConfigured(f"ALLOTMENT_PACKAGES_PAY is net or gross, not {BILLING_PACKAGES_PAY!r}")
+if re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,4})?", BILLING_TAX_PERCENT) is None:
+    raise ImproperlyConfigured(f"ALLOTMENT_TAX_PERCENT is a percentage such as 19, not {BILLING_TAX_PERCENT!r}")
 
 # The local engine runs commands as this process's user: off unless the operator turns it on.
 LOCAL_ENGINE_ENABLED = os.environ.get("ALLOTMENT_LOCAL_ENGINE", "") == "1"
 LOCAL_ENGINE_DIR = DATA_DIR / "local"
 LOCAL_LOG_DAYS = 30
 EVENT_RETENTION_DAYS = 30
+
+# What cycles of the scheduler decided over is kept, so that a decision can be worked out again: so many records, so
+# many bytes of them, and so many new bytes a second (a large busy fleet is recorded every few seconds). 0: nothing.
+RECORDED_CYCLES = int(os.environ.get("ALLOTMENT_RECORDED_CYCLES", "2000"))
+RECORDED_CYCLE_BYTES = int(os.environ.get("ALLOTMENT_RECORDED_CYCLE_BYTES", str(64 << 20)))
+RECORDED_BYTES_A_SECOND = int(os.environ.get("ALLOTMENT_RECORDED_BYTES_A_SECOND", str(32 << 10)))
+# How long a web process that was asked nothing keeps its picture of the fleet, which dry runs decide over (0: not).
+PICTURE_KEPT_SECONDS = 600

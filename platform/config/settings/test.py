@@ -24,6 +24,7 @@ PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher", "django.con
 WHITENOISE_USE_FINDERS = True
 # Tests roll back: the number of the last event does not tell two of them apart.
 SHARES_CACHE_SECONDS = 0
+PICTURE_KEPT_SECONDS = 0
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},

@@ -241,6 +241,14 @@ def help_sentence(helps: Mapping[str, Any], unit: str = "gpu") -> str:
             parts.append(_("or wait until %(gpus)s more is free beside it") % {"gpus": format_gpus(free)})
     if request.get("preemptible"):
         parts.append(_("let the job be preempted"))
+    if "by_mib" in quota:
+        text = _("a limit of GPU memory of %(needed)s for %(team)s, %(more)s more than now")
+        more = {"needed": f"{quota['memory_limit_mib']} MiB", "more": f"{quota['by_mib']} MiB"}
+        parts.append(text % {**more, "team": quota["team"]})
+    if request.get("topology"):
+        parts.append(_("ask to be close together if possible, not at any price"))
+    if "apart" in request and request["apart"] is None:
+        parts.append(_("let two of its tasks share a place"))
     if "by_milli" in quota:
         names = {"limit": _("limit"), "per_user_limit": _("limit per person")}
         field_name = next((name for name in names if name in quota), "limit")

@@ -15,6 +15,7 @@ from django.views.decorators.http import require_safe
 from config.overview import PoolCard, pool_cards
 from events.errors import NotThere
 from inventory.models import Device, Node, Pool
+from scheduling.granted import template_of
 from scheduling.models import AllocationDevice
 from scheduling.queue import queue
 from scheduling.selectors import TeamShare, team_shares
@@ -161,6 +162,8 @@ def device(request: SignedIn, name: str, device_id: int) -> HttpResponse:
         .select_related("allocation__job", "allocation__team", "allocation__task")
         .order_by("allocation_id")
     )
+    for each in slices:
+        each.template = template_of(row.model, each.compute_milli, each.memory_mib)  # type: ignore[attr-defined]
     own = sum(each.compute_milli for each in slices)
     context = {
         "pool": found,

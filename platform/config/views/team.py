@@ -8,6 +8,7 @@ from django.http import HttpResponse
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
+from billing.models import Budget
 from billing.selectors import team_spend
 from config.overview import attention, shares_of
 from scheduling.browsing import STATES, rows_of, unfinished_counts
@@ -38,6 +39,7 @@ def team(request: SignedIn, slug: str) -> HttpResponse:
         "waiting": rows_of(list(listed.filter(STATES["waiting"]).order_by("submitted_at", "id")[:FEW]), now),
         "recent": rows_of(list(listed.filter(STATES["finished"]).order_by("-submitted_at", "-id")[:5]), now),
         "spend": team_spend(found, now),
+        "budgets": Budget.objects.filter(team=found, active=True).order_by("id"),
         "attention": attention(request.user, ids, now),
         "children": Team.objects.filter(parent=found, deleted_at__isnull=True).order_by("slug"),
         "may_submit": bool(may(request.user, "job.submit", found.pk)),

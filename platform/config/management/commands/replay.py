@@ -15,6 +15,7 @@ from django.utils import timezone
 from tqdm import tqdm
 
 from config.replay import play, report
+from config.replay.estimates import LIMITS
 from events.errors import Refusal
 from inventory.models import Pool
 from scheduling.workload.records import TraceError
@@ -37,6 +38,13 @@ class Command(BaseCommand):
         parser.add_argument("--limit", type=int, metavar="N", help="only the first N jobs")
         parser.add_argument("--workload", metavar="W", help="which of the trace's lists, by the end of its name")
         parser.add_argument("--placement", default="fragmentation", choices=Pool.Placement.values)
+        parser.add_argument(
+            "--limits",
+            default="none",
+            choices=LIMITS,
+            help="time limits for the jobs, of which traces tell none: their durations, twice these, or none (the "
+            "default); with them starts are estimated and smaller jobs may go ahead of a large one",
+        )
         parser.add_argument("--strict", action="store_true", help="stop at the first malformed line")
         parser.add_argument("--json", action="store_true", help="print the report as JSON")
         parser.add_argument("--report", type=Path, metavar="DIR", help="where report.json and report.html go")
@@ -59,7 +67,13 @@ class Command(BaseCommand):
         span = timedelta(seconds=float(trace.jobs[-1].submit_s))
         try:
             # The trace ends about now, so that what it leaves behind lies in the past and not ahead.
-            stage = play.set_stage(trace, options["pool"], timezone.now() - span, placement=options["placement"])
+            stage = play.set_stage(
+                trace,
+                options["pool"],
+                timezone.now() - span,
+                placement=options["placement"],
+                limits=options["limits"],
+            )
         except Refusal as error:
             raise CommandError(error.message) from None
         self._play(stage, options["speed"])

@@ -11,6 +11,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
+from billing.books import LedgerBooks
 from billing.services import set_rate
 from scheduling.simulation.database import throw_away_database
 from scheduling.simulation.scenario import Outcome, Pace, run_scenario
@@ -66,7 +67,7 @@ def _result(path: Path, speed: float | None) -> dict[str, Any]:
     begun = time.perf_counter()
     try:
         with throw_away_database():
-            outcome = run_scenario(path, set_rate, pace=_pace(speed) if speed else None)
+            outcome = run_scenario(path, set_rate, books=LedgerBooks(), pace=_pace(speed) if speed else None)
     except ScenarioError as error:
         fault = {"line": error.line, "field": error.field, "message": error.message, "allowed": error.allowed}
         return {"file": str(path), "passed": False, "error": fault, "failures": [], "text": f"{path}: {error}"}

@@ -5,11 +5,10 @@ from __future__ import annotations
 from datetime import datetime, time
 from decimal import Decimal
 
-from django.conf import settings
-
 from billing.meter import LedgerMeter
 from billing.models import Rate
 from billing.rates import month_start
+from billing.terms import terms
 from events.errors import Invalid
 from events.services import require_aware, unit_of_work
 from inventory.models import AcceleratorModel, Pool
@@ -60,4 +59,4 @@ def set_rate(
 def close_month(now: datetime) -> int:
     """Open usage that began before this month is cut at the month's first instant; again: nothing. Returns how many."""
     with unit_of_work():
-        return LedgerMeter().cut(month_start(now, settings.BILLING_TIME_ZONE))
+        return LedgerMeter().cut(month_start(now, terms().time_zone))

@@ -1,28 +1,31 @@
-"""REST: usage in a window of time, and rates."""
+"""REST: usage in a window of time, what was idle in it, and rates."""
 
 from __future__ import annotations
 
 from datetime import date, datetime, time
+from decimal import Decimal
 from typing import Any
 
-from django.conf import settings
 from django.db.models import Q
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from billing.burn import PER_UNIT
+from billing.idle import By, divided, idle_cost, idle_weights
 from billing.models import Rate
 from billing.rates import month_start
 from billing.services import set_rate
+from billing.terms import terms
 from billing.usage import GROUPS, Used, used
-from events.errors import Fault, Invalid, NotThere
+from events.errors import Fault, Forbidden, Invalid, NotThere
 from inventory.models import AcceleratorModel, Pool
 from inventory.selectors import model_named, pool_named
 from scheduling.models import Job
 from scheduling.selectors import class_named, visible_job
 from tenants.models import Team, User, name_key
-from tenants.policy import require, team_tree, visible
+from tenants.policy import require, sees_everything, team_tree, visible
 from wire.fields import Moment, Price, Text, decimal_text, exact_text, identifier, moment_text
 from wire.pages import Listing, PageQuery, page_answer, page_of, paged
 from wire.strict import Strict
@@ -94,7 +97,7 @@ class Usage(ApiView):
         """What was used and what it costs, exact to the second and the fraction; what runs is counted up to now."""
         query, now = self.query, self.now
         end = query.get("to", now)
-        start = query.get("from") or min(month_start(now, settings.BILLING_TIME_ZONE), end)
+        start = query.get("from") or min(month_start(now, terms().time_zone), end)
         group_by = query.get("group_by")
         sums = used(_chosen(request, query), start, end, now, group_by)
         total: dict[str, Used] = {}
@@ -106,7 +109,7 @@ class Usage(ApiView):
                 "from": moment_text(start),
                 "to": moment_text(end),
                 "group_by": group_by,
-                "currency": settings.BILLING_CURRENCY,
+                "currency": terms().currency,
                 "total": [_used_told(unit, each) for unit, each in sorted(total.items())],
                 "results": rows,
                 "next": following,
@@ -180,6 +183,83 @@ def _all_names(ids: list[int]) -> list[tuple[int, str]]:
     wanted = set(ids)
     rows = Job.objects.filter(pk__gte=min(ids), pk__lte=max(ids)).values_list("pk", "name")
     return [(pk, name) for pk, name in rows.iterator() if pk in wanted]
+
+
+class IdleQuery(Strict):
+    """The window [from, to): this billing month so far, where nothing is said."""
+
+    pool = Text(required=False, max_length=63)
+    to = Moment(required=False)
+    by = serializers.ChoiceField(
+        ["none", "usage", "guarantee"], required=False, help_text="divide it over teams: not at all, unless asked"
+    )
+
+    def get_fields(self) -> dict[str, Any]:
+        return {**super().get_fields(), "from": Moment(required=False)}
+
+
+class IdleShareSerializer(serializers.Serializer):
+    team = serializers.CharField()
+    team_id = serializers.IntegerField()
+    cost = serializers.RegexField(SIX_PLACES)
+
+
+class IdlePoolSerializer(serializers.Serializer):
+    """GPU-hours in service, held and idle, and what idle ones would have cost. ``shares`` and ``undivided`` add up to
+    ``cost``. ``known_from``: the capacity before is not known and not counted."""
+
+    pool = serializers.CharField()
+    capacity_hours = serializers.RegexField(SIX_PLACES)
+    allocated_hours = serializers.RegexField(SIX_PLACES)
+    idle_hours = serializers.RegexField(SIX_PLACES)
+    cost = serializers.RegexField(SIX_PLACES)
+    shares = IdleShareSerializer(many=True)
+    undivided = serializers.RegexField(SIX_PLACES)
+    known_from = Moment(allow_null=True)
+
+
+class IdleSerializer(serializers.Serializer):
+    to = Moment()
+    currency = serializers.CharField()
+    results = IdlePoolSerializer(many=True)
+
+    def get_fields(self) -> dict[str, Any]:
+        return {"from": Moment(), **super().get_fields()}
+
+
+class IdleCosts(ApiView):
+    queries = {"GET": IdleQuery}
+
+    @extend_schema(operation_id="idle_costs", parameters=[IdleQuery], responses=IdleSerializer)
+    def get(self, request: Request) -> Response:
+        """What nobody used, by pool, for operators and auditors. It is never part of what a team pays."""
+        if not sees_everything(request.user):
+            raise Forbidden("Only an operator or an auditor sees what is idle in money.")
+        query, now = self.query, self.now
+        end = query.get("to", now)
+        start = query.get("from") or min(month_start(now, terms().time_zone), end)
+        pools = [pool_named(query["pool"])] if "pool" in query else list(Pool.objects.order_by("name"))
+        rows = [_idle_told(pool, start, end, now, query.get("by", "none")) for pool in pools]
+        told = {"from": moment_text(start), "to": moment_text(end), "currency": terms().currency}
+        return Response({**told, "results": rows})
+
+
+def _idle_told(pool: Pool, start: datetime, end: datetime, now: datetime, by: By) -> dict[str, Any]:
+    idle = idle_cost(pool, start, end, now)
+    shares = divided(idle.cost, idle_weights(pool, start, end, now, by))
+    slugs = dict(Team.objects.filter(pk__in=shares.shares).values_list("pk", "slug"))
+    hours = {name: decimal_text(Decimal(getattr(idle, name)) / PER_UNIT) for name in ("capacity", "allocated", "idle")}
+    return {
+        "pool": pool.name,
+        **{f"{name}_hours": value for name, value in hours.items()},
+        "cost": decimal_text(idle.cost),
+        "shares": [
+            {"team": slugs[team_id], "team_id": team_id, "cost": decimal_text(cost)}
+            for team_id, cost in shares.shares.items()
+        ],
+        "undivided": decimal_text(shares.rest),
+        "known_from": idle.known_from and moment_text(idle.known_from),
+    }
 
 
 class RateSerializer(serializers.ModelSerializer):

@@ -1,4 +1,4 @@
-"""What it costs: rates, and the immutable record of what was used. Money is Decimal, in one currency."""
+"""Rates, and the immutable record of what was used."""
 
 from __future__ import annotations
 

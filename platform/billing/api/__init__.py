@@ -1,0 +1,1 @@
+"""REST: what was used and what it costs."""
