@@ -229,7 +229,7 @@ class Picture:
             for job_id in chunk:
                 self.pending.pop(job_id, None)
                 self.resting.pop(job_id, None)
-            self._load_jobs(Job.objects.filter(pk__in=chunk, state__in=(Job.State.PENDING, *JOB_ACTIVE)), now)
+            self._load_jobs(Job.objects.filter(pk__among=chunk, state__in=(Job.State.PENDING, *JOB_ACTIVE)), now)
         self.generation += bool(over)
         return bool(over)
 
