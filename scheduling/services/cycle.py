@@ -71,6 +71,7 @@ class Scheduler:
     estimate_interval: timedelta = timedelta(0)
     estimates: Estimates = field(init=False)
     _standing: Standing = field(default_factory=Standing)
+    _unsettled: bool = False  # the last cycle started something while others wait: they have not been judged beside it
     _told: dict[int, tuple[datetime, tuple[core.Reason, ...]]] = field(default_factory=dict)
     _refused: RefusalsTold = field(default_factory=RefusalsTold)
 
@@ -103,7 +104,8 @@ class Scheduler:
             self.lease = None
 
     def cycle(self, now: datetime, *, force: bool = False) -> CycleResult:
-        """One cycle at ``now``. Without ``force`` nothing is decided where nothing changed since the last one.
+        """One cycle at ``now``. Without ``force`` nothing is decided where nothing changed since the last one, and
+        that started nothing beside jobs that wait: what has just started may have to give way to one of these.
 
         Raises LostLease, with nothing committed, where another leads. A commit that the database refuses (something
         changed behind the picture) rolls back whole; the picture is read anew for the next cycle, which then decides
@@ -132,7 +134,7 @@ class Scheduler:
     def _cycle(self, now: datetime, force: bool) -> CycleResult:
         begun = time.perf_counter()
         changed = self.picture.refresh(now)
-        if not changed and not force:
+        if not changed and not force and not self._unsettled:
             return CycleResult()
         self.picture.relearn()
         snapshot = self.picture.snapshot(now)
@@ -153,6 +155,7 @@ class Scheduler:
             return CycleResult(conflicts=refused, considered=len(snapshot.pending))
         started, evicted, conflicts, back = committed or (0, 0, 0, 0)
         self.last_plan = plan
+        self._unsettled = started > 0 and bool(plan.reasons)
         store(self.picture.memories.values(), now)
         if conflicts:
             self.picture.outdate()
