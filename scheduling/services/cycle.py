@@ -71,6 +71,7 @@ class Scheduler:
     estimate_interval: timedelta = timedelta(0)
     estimates: Estimates = field(init=False)
     _standing: Standing = field(default_factory=Standing)
+    _unsettled: bool = False  # the last cycle started something while others wait: they have not been judged beside it
     _told: dict[int, tuple[datetime, tuple[core.Reason, ...]]] = field(default_factory=dict)
     _refused: RefusalsTold = field(default_factory=RefusalsTold)
 
@@ -103,7 +104,8 @@ class Scheduler:
             self.lease = None
 
     def cycle(self, now: datetime, *, force: bool = False) -> CycleResult:
-        """One cycle at ``now``. Without ``force`` nothing is decided where nothing changed since the last one.
+        """One cycle at ``now``. Without ``force`` nothing is decided where nothing changed since the last one, and
+        that started nothing beside jobs that wait: what has just started may have to give way to one of these.
 
         Raises LostLease, with nothing committed, where another leads. A commit that the database refuses (something
         changed behind the picture) rolls back whole; the picture is read anew for the next cycle, which then decides
@@ -132,7 +134,7 @@ class Scheduler:
     def _cycle(self, now: datetime, force: bool) -> CycleResult:
         begun = time.perf_counter()
         changed = self.picture.refresh(now)
-        if not changed and not force:
+        if not changed and not force and not self._unsettled:
             return CycleResult()
         self.picture.relearn()
         snapshot = self.picture.snapshot(now)
@@ -153,6 +155,7 @@ class Scheduler:
             return CycleResult(conflicts=refused, considered=len(snapshot.pending))
         started, evicted, conflicts, back = committed or (0, 0, 0, 0)
         self.last_plan = plan
+        self._unsettled = started > 0 and bool(plan.reasons)
         store(self.picture.memories.values(), now)
         if conflicts:
             self.picture.outdate()
@@ -185,7 +188,9 @@ class Scheduler:
             record_refusals(
                 refusals, {each.job_id: self.picture.pending[each.job_id].team_id for each in refusals}, cycle, now
             )
-            _tell(reasons, changed, self.picture, now, journal)
+            starting = {start.job_id for start in good}
+            reasons = {job_id: found for job_id, found in reasons.items() if self._still_told(job_id, starting)}
+            _tell(reasons, changed, starting, self.picture, now, journal)
             if record is not None:
                 self.recorder.keep(record, cycle, now)
         self._refused.told(refusals, now)
@@ -199,6 +204,11 @@ class Scheduler:
             self._told[job_id] = (now, found)
         left_out = len(plan.starts) - len(good) + len(plan.evictions) - len(gone)
         return len(good), len(gone), left_out, back
+
+    def _still_told(self, job_id: int, starting: Set[int]) -> bool:
+        """Whether its reasons are told although it may start in this very cycle: then only what a service lacks is."""
+        job = self.picture.pending.get(job_id)
+        return job is not None and (job.service or job_id not in starting)
 
     def _codes_differ(self, job_id: int, found: tuple[core.Reason, ...]) -> bool:
         told = self._told.get(job_id)
@@ -440,11 +450,13 @@ def reason_json(reason: core.Reason, unit: Literal["gpu", "cpu"]) -> dict[str, A
 def _tell(
     reasons: Mapping[int, tuple[core.Reason, ...]],
     changed: set[int],
+    starting: Set[int],
     picture: Picture,
     now: datetime,
     journal: Journal,
 ) -> None:
-    """The waiting jobs' rows carry these reasons; of those in ``changed`` (other codes) their readers hear."""
+    """The waiting jobs' rows carry these reasons; of those in ``changed`` (other codes) their readers hear. Who is
+    among ``starting`` has started on record already, and lacks the rest."""
     if not reasons:
         return
     rows = []
@@ -455,11 +467,11 @@ def _tell(
         unit = _unit(picture, job.pool_ids[0])
         rows.append((job, [reason_json(reason, unit) for reason in found]))
     for growing, states in ((False, [Job.State.PENDING]), (True, sorted(JOB_ACTIVE))):
-        of_these = {job.id: [told] for job, told in rows if job.growing == growing}
+        of_these = {job.id: [told] for job, told in rows if (job.growing or job.id in starting) == growing}
         for state in states:
             set_rows(Job, ["reasons"], of_these, only={"state": state}, counts_up=False)
     for job, told in rows:
-        if job.id not in changed or job.growing:
+        if job.id not in changed or job.growing or job.id in starting:
             continue
         journal.record(
             "job.reasons",
