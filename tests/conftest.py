@@ -13,6 +13,17 @@ NOW = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
 MIB = 81920
 
 
+# Random worlds by the hundred, and benchmarks that are run for what they find: not with every change, but in CI.
+SLOW_FOLDERS = ("properties", "benchmarks")
+SLOW_ENDINGS = ("_properties.py", "test_helps.py", "against_fractions.py", "against_slow_fleet.py", "test_codec.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent.name in SLOW_FOLDERS or item.path.name.endswith(SLOW_ENDINGS):
+            item.add_marker(pytest.mark.slow)
+
+
 @dataclass
 class World:
     """A pool ``train`` of two nodes with four A100 each on a simulated engine, teams nlp and ads, the cast."""
