@@ -43,6 +43,7 @@ class Search:
         self._future = future
         self._at = future.at
         self._lowest = min((job.priority for job in future.running if job.preemptible), default=NOBODY)
+        self._any_spared = any(job.spared for job in future.running)
         standing = future.at.account.standing
         self._deserved = standing.deserved
         # Guarantees beyond the capacity are scaled down in what is deserved, yet nobody reclaims what is inside one.
@@ -136,6 +137,8 @@ class Search:
 
     def _spared(self, case: _Case) -> int:
         """What could be taken back, were it not of jobs that gave way as often as they may be made to."""
+        if not self._any_spared:
+            return 0
         own, allocated = case.candidate.leaf, self._at.account.allocated
         entitled = self._entitled(case, case.charge) > 0
         found = 0
