@@ -140,9 +140,9 @@ def test_even_two_who_believe_to_lead_bind_no_device_twice(world, same_jobs):
         for job in unseen:
             del scheduler.picture.pending[job.pk]
     plans = [decide(scheduler.picture.snapshot(world.now)) for scheduler in schedulers]
-    assert schedulers[0]._commit(plans[0], world.now, 0.0) == (8, 0, 0)
+    assert schedulers[0]._commit(plans[0], world.now, 0.0) == (8, 0, 0, 0)
     if same_jobs:
-        assert schedulers[1]._commit(plans[1], world.now, 0.0) == (0, 0, 8)
+        assert schedulers[1]._commit(plans[1], world.now, 0.0) == (0, 0, 8, 0)
     else:
         with pytest.raises(IntegrityError):
             schedulers[1]._commit(plans[1], world.now, 0.0)
