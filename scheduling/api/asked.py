@@ -117,9 +117,9 @@ class EventQuery(Strict):
 
 class FeedQuery(EventQuery):
     wait = Whole(required=False, min_value=0, max_value=25, help_text="seconds to wait where there is none yet")
-    team = Text(required=False, max_length=63, help_text="a team and all below it")
-    pool = Text(required=False, max_length=63)
-    kind = Text(required=False, max_length=40, help_text="like job.state")
+    team = Text(required=False, max_length=63, trim_whitespace=False, help_text="a team and all below it")
+    pool = Text(required=False, max_length=63, trim_whitespace=False)
+    kind = Text(required=False, max_length=40, trim_whitespace=False, help_text="like job.state")
 
 
 @extend_schema_field({"type": ["number", "string"], "minimum": 0, "pattern": r"^[0-9]{1,9}(\.[0-9]{1,3})?$"})

@@ -33,7 +33,7 @@ from scheduling.core.placement_kernels import (
 )
 
 # As in lookahead_kernels: this file changes with placement_kernels.py, whose parts are compiled into its kernels.
-PARTS_FROM = "e0c0a4f10a2a14e9"
+PARTS_FROM = "8aeffd6c0d1b7192"
 
 Baseline = Literal["random", "dotprod", "clustering", "packing", "bestfit"]
 BASELINES: tuple[Baseline, ...] = get_args(Baseline)

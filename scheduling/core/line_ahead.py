@@ -91,7 +91,7 @@ class _Ahead:
         least = candidate.ask.least
         if at.kept is not None and not waits_for_limit(at, reason) and at.kept.keeps_out(candidate, least):
             return None
-        tasks = at.room.take(least)
+        tasks = (at.room.take(at.frugal(least)) if at.depends_on_place(least) else None) or at.room.take(least)
         if tasks is None:
             return None
         self._taken.append(tasks)

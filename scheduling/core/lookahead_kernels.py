@@ -45,7 +45,7 @@ from scheduling.core.placement_kernels import (
 
 # numba's cache on disk sees a change of this file, not one of the file whose parts are compiled into these kernels:
 # the first digits of the SHA-256 of placement_kernels.py, so that this file changes with it.
-PARTS_FROM = "e0c0a4f10a2a14e9"
+PARTS_FROM = "8aeffd6c0d1b7192"
 
 LIFT = 1 << 24  # leaves hold the score raised by this, so that negative ones are not taken for NO_FIT
 BEHIND = 1 << 23  # what a node loses that would end its ability to host a reserved shape
