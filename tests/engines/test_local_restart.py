@@ -239,6 +239,8 @@ def lose_supervisor(root: Path, engine: LocalEngine) -> int:
     """Task 1 runs, then its supervisor is killed while no engine is there; answers the pid of its main process."""
     engine.launch(shell(1, "echo $$ > pid; setsid sleep 600 & exec sleep 600"), now())
     main = number_in(folder(root, 1) / "work" / "pid")
+    # The command may have run before its supervisor had that on record.
+    until((folder(root, 1) / "started.json").exists, "the record that the command runs")
     engine.close()
     os.kill(supervisor(root, 1), signal.SIGKILL)
     return main
